@@ -1,0 +1,1 @@
+"""Raw text and official benchmark files to data-bin. Knows no model."""

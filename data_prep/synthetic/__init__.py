@@ -1,0 +1,1 @@
+"""Artificial languages with known structure."""

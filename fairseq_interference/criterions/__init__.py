@@ -1,0 +1,1 @@
+"""Criterions: losses and what they log."""

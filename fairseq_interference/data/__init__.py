@@ -1,0 +1,1 @@
+"""Data: tensors from files, routing datasets, samplers, readers, alignment."""

@@ -1,0 +1,1 @@
+"""Evaluation: predictions to scores to records."""

@@ -1,0 +1,1 @@
+"""Tasks: where batches come from and how a step is taken."""
