@@ -1,0 +1,275 @@
+"""Labelled words to tensors: alignment of words and sub-words, windows, batches.
+
+Rules. The first piece of a word carries its label; every other position is :data:`IGNORE`. A word of which the
+tokenizer leaves nothing (U+200B) is encoded as <unk>, so that it is labelled by the model as any other word. A
+piece that the dictionary does not know is <unk>. A word longer than a window is cut to fit. A sentence longer than
+a window is read in overlapping windows; each word is answered for by exactly one of them (:mod:`.windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Protocol
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset
+from torch import Tensor
+
+from fairseq_interference.data.windows import owners, windows
+from fairseq_interference.errors import UsageError
+
+IGNORE = -100
+
+
+class Symbols(Protocol):
+    """What is asked of a dictionary: the host's Dictionary has it."""
+
+    def index(self, sym: str) -> int: ...
+    def bos(self) -> int: ...
+    def pad(self) -> int: ...
+    def eos(self) -> int: ...
+    def unk(self) -> int: ...
+
+
+class WordTokenizer(Protocol):
+    """What is asked of a tokenizer: :class:`fairseq_interference.data.tokenizer.Tokenizer` has it."""
+
+    def encode_words(self, words: Sequence[str], lang: str) -> list[list[str]]: ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One window: a row of a batch.
+
+    Args:
+        tokens: (T,) piece ids with <s> and </s>.
+        words: (W,) places in the sentence of the words that this window answers for.
+        columns: (W,) position in ``tokens`` of the first piece of each.
+    """
+
+    tokens: Tensor
+    words: Tensor
+    columns: Tensor
+
+
+@dataclass(frozen=True)
+class Example:
+    """Rows that belong together, with the labels of their words.
+
+    Args:
+        rows: windows of one sentence (or one window of it).
+        labels: (W,) label ids of the words that ``rows`` answer for, in the order of the rows; IGNORE if unlabelled.
+        lang_id: id that routes the rows through the model.
+        group: number of the language in logs; differs from ``lang_id`` for a language that the model does not know.
+    """
+
+    rows: list[Row]
+    labels: Tensor
+    lang_id: int
+    group: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest row."""
+        return max(len(row.tokens) for row in self.rows)
+
+
+class WordEncoder:
+    """Words of a sentence to rows of piece ids.
+
+    Args:
+        dictionary: the checkpoint's dictionary.
+        tokenizer: the checkpoint's tokenizer.
+        limit: tokens that fit into a row, <s> and </s> included.
+    """
+
+    def __init__(self, dictionary: Symbols, tokenizer: WordTokenizer, limit: int) -> None:
+        if limit < 3:
+            raise UsageError("A window must hold <s>, one piece and </s>.", value=limit, allowed=">= 3")
+        self.dictionary = dictionary
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self._ids: dict[str, int] = {}
+
+    def pieces(self, words: Sequence[str], lang: str) -> list[list[int]]:
+        """Piece ids of each word, at least one and at most ``limit - 2`` per word."""
+        unk = [self.dictionary.unk()]
+        encoded = self.tokenizer.encode_words(words, lang)
+        return [[self._id(piece) for piece in word[: self.limit - 2]] or unk for word in encoded]
+
+    def rows(self, words: Sequence[str], lang: str) -> list[Row]:
+        """Windows of a sentence; together they answer for every word once. No words, no rows."""
+        pieces = self.pieces(words, lang)
+        lengths = [len(word) for word in pieces]
+        spans = windows(lengths, self.limit - 2)
+        owned: list[list[int]] = [[] for _ in spans]
+        for word, number in enumerate(owners(lengths, spans)):
+            owned[number].append(word)
+        return [self._row(pieces, span, mine) for span, mine in zip(spans, owned) if mine]
+
+    def _row(self, pieces: Sequence[Sequence[int]], span: tuple[int, int], owned: list[int]) -> Row:
+        tokens = [self.dictionary.bos()]
+        columns = {}
+        for word in range(*span):
+            columns[word] = len(tokens)
+            tokens.extend(pieces[word])
+        tokens.append(self.dictionary.eos())
+        return Row(torch.tensor(tokens), torch.tensor(owned), torch.tensor([columns[word] for word in owned]))
+
+    def _id(self, piece: str) -> int:
+        found = self._ids.get(piece)
+        if found is None:
+            found = self._ids[piece] = self.dictionary.index(piece)
+        return found
+
+
+def make_examples(
+    rows: list[Row], labels: Optional[Sequence[int]], lang_id: int, group: int, *, separate: bool
+) -> list[Example]:
+    """Examples of one sentence: one per window if ``separate`` (training), else one with all of them."""
+    every = None if labels is None else torch.tensor(labels)
+
+    def example(chosen: list[Row]) -> Example:
+        words = torch.cat([row.words for row in chosen])
+        return Example(chosen, torch.full_like(words, IGNORE) if every is None else every[words], lang_id, group)
+
+    if separate:
+        return [example([row]) for row in rows]
+    return [example(rows)] if rows else []
+
+
+def collate(examples: Sequence[Example], pad: int, ids: Optional[Sequence[int]] = None) -> dict[str, Any]:
+    """A batch of B rows, W words and S examples.
+
+    Returns:
+        the sample format of all tasks (``target``: (B, T), IGNORE where no label), and ``words``: ``row`` and
+        ``column`` (W,) of each word's first piece, ``label`` (W,), ``group`` (W,), example by example in the order of
+        the sentence; ``count`` (S,) words per example.
+    """
+    rows = [row for example in examples for row in example.rows]
+    width = max(len(row.tokens) for row in rows)
+    tokens = torch.full((len(rows), width), pad)
+    for number, row in enumerate(rows):
+        tokens[number, : len(row.tokens)] = row.tokens
+    words = _locate(examples)
+    target = torch.full_like(tokens, IGNORE)
+    target[words["row"], words["column"]] = words["label"]
+    lengths = torch.tensor([len(row.tokens) for row in rows])
+    return {
+        "id": torch.tensor(list(range(len(examples)) if ids is None else ids)),
+        "nsentences": len(examples),
+        "ntokens": int(lengths.sum()),
+        "target": target,
+        "words": words,
+        "net_input": {
+            "src_tokens": tokens,
+            "src_lengths": lengths,
+            "lang_id": torch.tensor([example.lang_id for example in examples for _ in example.rows]),
+        },
+    }
+
+
+def _locate(examples: Sequence[Example]) -> dict[str, Tensor]:
+    """Where the words of a batch stand, in the order of their sentences; see :func:`collate`."""
+    found: dict[str, list[Tensor]] = {"row": [], "column": [], "label": [], "group": []}
+    first = 0
+    for example in examples:
+        places = torch.cat([row.words for row in example.rows])
+        order = places.argsort()
+        numbers = torch.cat([torch.full_like(row.words, first + n) for n, row in enumerate(example.rows)])
+        found["row"].append(numbers[order])
+        found["column"].append(torch.cat([row.columns for row in example.rows])[order])
+        found["label"].append(example.labels[order])
+        found["group"].append(torch.full_like(order, example.group))
+        first += len(example.rows)
+    located = {name: torch.cat(parts) for name, parts in found.items()}
+    located["count"] = torch.tensor([len(part) for part in found["row"]])
+    return located
+
+
+def batches_of(
+    order: Iterable[int],
+    examples: Sequence[Example],
+    max_tokens: Optional[int] = None,
+    max_sentences: Optional[int] = None,
+) -> list[list[int]]:
+    """Cut ``order`` into batches of at most ``max_tokens`` tokens (padding counted) and ``max_sentences`` examples.
+
+    An example that is larger than ``max_tokens`` gets a batch of its own: nothing is dropped.
+    """
+    batches: list[list[int]] = []
+    rows = width = 0
+    for index in order:
+        example = examples[index]
+        rows, width = rows + len(example.rows), max(width, example.length)
+        full = max_tokens is not None and rows * width > max_tokens
+        if not batches or full or (max_sentences is not None and len(batches[-1]) >= max_sentences):
+            batches.append([])
+            rows, width = len(example.rows), example.length
+        batches[-1].append(index)
+    return batches
+
+
+class TaggingDataset(FairseqDataset):  # type: ignore[misc]
+    """Examples of several languages for the host's iterators.
+
+    Args:
+        examples: what :func:`make_examples` made, all languages.
+        pad: padding symbol.
+        shuffle: draw a new order for every epoch; batches still hold examples of similar length.
+    """
+
+    def __init__(self, examples: Sequence[Example], pad: int, shuffle: bool) -> None:
+        super().__init__()
+        self.examples = examples
+        self.pad = pad
+        self.shuffle = shuffle
+        self.sizes = np.array([example.length for example in examples], dtype=np.int64)
+
+    def __getitem__(self, index: int) -> tuple[int, Example]:
+        return int(index), self.examples[index]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def collater(self, samples: Sequence[tuple[int, Example]]) -> Mapping[str, Any]:
+        """See :func:`collate`."""
+        if not samples:
+            return {}
+        return collate([example for _, example in samples], self.pad, [index for index, _ in samples])
+
+    def size(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def num_tokens(self, index: int) -> int:
+        example = self.examples[index]
+        return example.length * len(example.rows)
+
+    def ordered_indices(self) -> Any:
+        """Similar lengths together; ties in random order if shuffling (numpy's generator, seeded by the task)."""
+        order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        return order[np.argsort(self.sizes[order], kind="stable")]
+
+    def filter_indices_by_size(self, indices: Any, max_sizes: object) -> tuple[Any, list[int]]:
+        """Windows fit already: nothing is ever left out."""
+        return indices, []
+
+    def batch_by_size(
+        self,
+        indices: Any,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[list[int]]:
+        """See :func:`batches_of`; batches are never trimmed to a multiple."""
+        return batches_of((int(i) for i in indices), self.examples, max_tokens, max_sentences)
+
+    @property
+    def supports_prefetch(self) -> bool:
+        return False
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        return not self.shuffle
