@@ -1,0 +1,83 @@
+"""Shared by all tests: filters for the host's warnings, real data, the registered plug-in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+USER_DIR = REPOSITORY / "fairseq_interference"
+
+# Warnings that the host or a library raises and that nothing of ours can avoid. One reason each.
+HOST_WARNINGS = [
+    # fairseq.modules scripts its activation functions at import
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
+    # the same on newer Pythons
+    "ignore:`torch.jit.script` is not supported in Python 3.14:DeprecationWarning",
+    # torch's encoder layer refuses the nested fast path for odd heads; the host constructs it that way
+    "ignore:enable_nested_tensor is True, but:UserWarning",
+    # omegaconf 2.0 under official fairseq
+    "ignore:pkg_resources is deprecated as an API:DeprecationWarning",
+    # torch's lr_scheduler sees an optimizer step that the host's own wrapper made
+    "ignore:Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step\\(\\)`:UserWarning",
+    # tensorboard reads protobuf's old type names
+    "ignore:Type google.protobuf.pyext:DeprecationWarning",
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in HOST_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("INTERFERENCE_REAL_DATA"):
+        return
+    skip = pytest.mark.skip(reason="INTERFERENCE_REAL_DATA names no folder with real data")
+    for item in items:
+        if "real_data" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder with real multilingual data; the test is skipped where there is none."""
+    folder = os.environ.get("INTERFERENCE_REAL_DATA")
+    if not folder:
+        pytest.skip("INTERFERENCE_REAL_DATA names no folder with real data")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"INTERFERENCE_REAL_DATA={folder} is not a folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def plugin() -> object:
+    """The package with compat installed and every name registered."""
+    import fairseq_interference
+
+    fairseq_interference.register()
+    return fairseq_interference
+
+
+@pytest.fixture(scope="session")
+def user_dir() -> Path:
+    """What to give to ``--user-dir``."""
+    return USER_DIR
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Two cores are shared by all tests; torch is only touched where a test has loaded it."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    yield
