@@ -1,0 +1,315 @@
+"""Records -> tables of cells: mean and sd over seeds, differences to the monolingual model, transfer gaps.
+
+Nothing is filled in: a cell without a record stays empty, a sd needs two seeds, a claim needs ``MIN_SEEDS``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq_interference.errors import DataError
+from fairseq_interference.evaluation.records import Record
+
+MIN_SEEDS = 3  # with fewer a difference is shown, but nothing is claimed from it
+CLEAR = 2.0  # pooled standard deviations
+KINDS = ("pretrain", "within-language", "zero-shot")
+GroupKey = tuple[str, str, str, tuple[str, ...], str]  # kind, benchmark, split, source, rules
+Repeat = tuple[int, Optional[int]]
+ARCH_ORDER = ("mono", "joint", "ffn", "attn", "adpt", "share_adpt", "meta_adpt", "madx")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is shown: ``scale`` times the recorded value, ``digits`` after the point."""
+
+    label: str
+    scale: float = 100.0
+    digits: int = 1
+    higher_is_better: bool = True
+    unit: str = "points"
+
+
+# Metrics that become tables, in this order; a benchmark gets the first that its records hold, pre-training gets all.
+TASK_METRICS = {"f1": Metric("F1"), "accuracy": Metric("accuracy"), "em": Metric("exact match")}
+PRETRAIN_METRICS = {
+    "perplexity_token": Metric("perplexity per token", 1.0, 2, False, ""),
+    "perplexity_char": Metric("perplexity per character", 1.0, 3, False, ""),
+}
+METRICS = {**TASK_METRICS, **PRETRAIN_METRICS}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Values of one table cell, one per repeat: (seed, seed of pre-training or None)."""
+
+    values: tuple[float, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> Optional[float]:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def sd(self) -> Optional[float]:
+        """Sample standard deviation (n - 1 below the line), None for fewer than two values."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+def pooled_sd(first: Cell, second: Cell) -> Optional[float]:
+    """Pooled sample standard deviation, None unless both cells have two values."""
+    if first.sd is None or second.sd is None:
+        return None
+    squares = (first.n - 1) * first.sd**2 + (second.n - 1) * second.sd**2
+    return math.sqrt(squares / (first.n + second.n - 2))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``value`` = mean of the model minus mean of the reference, in the metric's own unit."""
+
+    language: str
+    column: str
+    value: Optional[float]
+    sd: Optional[float]
+    n: tuple[int, int]
+    higher_is_better: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """``missing``, ``too few``, ``same`` (within 2 pooled sd), ``gain`` or ``loss``."""
+        if self.value is None:
+            return "missing"
+        if min(self.n) < MIN_SEEDS or self.sd is None:
+            return "too few"
+        if abs(self.value) <= CLEAR * self.sd:
+            return "same"
+        return "gain" if (self.value > 0) == self.higher_is_better else "loss"
+
+
+def difference(language: str, column: str, model: Cell, reference: Cell, higher_is_better: bool = True) -> Difference:
+    """Mean of ``model`` minus mean of ``reference``, with their pooled sd."""
+    value = None if model.mean is None or reference.mean is None else model.mean - reference.mean
+    return Difference(language, column, value, pooled_sd(model, reference), (model.n, reference.n), higher_is_better)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One language x model table.
+
+    Args:
+        kind: ``within-language``, ``zero-shot`` or ``pretrain``.
+        source: languages fine-tuned on (zero-shot only).
+        metric: key of ``METRICS``.
+        rules: how it was scored; other rules, other table.
+        cells: (language, column) -> Cell; absent pairs are missing.
+        monolingual: columns of models pre-trained on one language.
+        pretrained: (language, column) -> the languages pre-trained on, joined by commas.
+        records: what the cells were made from.
+    """
+
+    kind: str
+    benchmark: str
+    split: str
+    source: tuple[str, ...]
+    metric: str
+    rules: str
+    languages: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]
+    monolingual: frozenset[str]
+    pretrained: Mapping[tuple[str, str], str] = field(repr=False, default_factory=dict)
+    records: tuple[Record, ...] = field(repr=False, default=())
+
+    def cell(self, language: str, column: str) -> Cell:
+        return self.cells.get((language, column), Cell())
+
+    @property
+    def shown(self) -> Metric:
+        return METRICS[self.metric]
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        return [(lang, col) for lang in self.languages for col in self.columns if not self.cell(lang, col).n]
+
+    @property
+    def reference(self) -> Optional[str]:
+        """Column of the monolingual models, if the table has one."""
+        return next((column for column in self.columns if column in self.monolingual), None)
+
+    def interference(self) -> dict[str, list[Difference]]:
+        """Column -> difference to the monolingual model per language; empty for zero-shot or without mono models."""
+        if self.kind == "zero-shot" or self.reference is None:
+            return {}
+        return {
+            column: [
+                difference(
+                    lang, column, self.cell(lang, column), self.cell(lang, self.reference), self.shown.higher_is_better
+                )
+                for lang in self.languages
+            ]
+            for column in self.columns
+            if column not in self.monolingual
+        }
+
+    def _measured(self, language: str) -> bool:
+        return any(self.cell(language, column).n for column in self.columns)
+
+    def transfer_gap(self) -> dict[str, Cell]:
+        """Column -> P_src - mean P_other, one value per repeat that has every language measured in the table."""
+        others = [lang for lang in self.languages if lang not in self.source and self._measured(lang)]
+        if self.kind != "zero-shot" or len(self.source) != 1 or not others:
+            return {}
+        gaps = {}
+        for column in self.columns:
+            by_repeat = [dict(zip(c.repeats, c.values)) for c in (self.cell(lang, column) for lang in others)]
+            source = self.cell(self.source[0], column)
+            pairs = [
+                (repeat, value - statistics.fmean(values[repeat] for values in by_repeat))
+                for repeat, value in zip(source.repeats, source.values)
+                if all(repeat in values for values in by_repeat)
+            ]
+            gaps[column] = Cell(tuple(gap for _, gap in pairs), tuple(repeat for repeat, _ in pairs))
+        return gaps
+
+
+def _rules(record: Record) -> str:
+    rules = record["evaluation"]["rules"]
+    return rules if isinstance(rules, str) else json.dumps(rules, sort_keys=True, ensure_ascii=False)
+
+
+def language_order(records: Iterable[Record]) -> tuple[str, ...]:
+    """Languages as the run with most of them numbers them, then the others; the same order everywhere."""
+    records = list(records)
+    longest: list[str] = max((r["run"]["languages"] for r in records), key=len, default=[])
+    rest = {r["evaluation"]["language"] for r in records} - set(longest)
+    return (*longest, *sorted(rest))
+
+
+def _arch_rank(column: str) -> tuple[int, str]:
+    name = column.split(" ")[0]
+    name = name[4:] if name.startswith("xlm_") else name
+    name = name[:-5] if name.endswith("_tiny") else name
+    return (ARCH_ORDER.index(name) if name in ARCH_ORDER else len(ARCH_ORDER), column)
+
+
+def arch_order(records: Iterable[Record]) -> list[str]:
+    """Archs of ``records`` in the order that every table and figure keeps."""
+    return sorted({record["run"]["arch"] for record in records}, key=_arch_rank)
+
+
+class _Columns:
+    """Names of columns: the arch, with the pre-training languages where the arch alone would be ambiguous."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        lists: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for record in records:
+            lists[record["run"]["arch"]].add(tuple(record["run"]["languages"]))
+        self._ambiguous = {
+            arch
+            for arch, found in lists.items()
+            if sum(len(x) > 1 for x in found) > 1 or len({len(x) > 1 for x in found}) > 1
+        }
+
+    def name(self, record: Record, source: Sequence[str]) -> str:
+        arch, languages = record["run"]["arch"], list(record["run"]["languages"])
+        if len(languages) == 1:
+            own = list(source) if source else [record["evaluation"]["language"]]
+            return str(arch) if languages == own else f"{arch} ({languages[0]})"
+        return f"{arch} ({','.join(languages)})" if arch in self._ambiguous else str(arch)
+
+
+def _metrics_of(records: Sequence[Record], kind: str) -> list[str]:
+    known = PRETRAIN_METRICS if kind == "pretrain" else TASK_METRICS
+    held = [name for name in known if any(r["evaluation"]["metrics"].get(name) is not None for r in records)]
+    return held if kind == "pretrain" else held[:1]
+
+
+def _repeat(record: Record) -> Repeat:
+    """What may differ between the values of one cell: the seed, and the seed of pre-training if recorded."""
+    pretrain = record["run"]["config"].get("pretrain_seed")
+    return record["run"]["seed"], pretrain if isinstance(pretrain, int) else None
+
+
+def _cell(records: Sequence[Record], metric: str, where: str) -> Cell:
+    by_repeat: dict[Repeat, Record] = {}
+    for record in records:
+        other = by_repeat.setdefault(_repeat(record), record)
+        if other is not record:
+            raise DataError(
+                "Two runs would be counted in one cell with the same seed.",
+                where=where,
+                value=f"{other['run']['id']} and {record['run']['id']}",
+                next_step="move one of them to another results folder",
+            )
+    order = sorted(by_repeat, key=lambda repeat: (repeat[0], repeat[1] or 0))
+    values = {repeat: by_repeat[repeat]["evaluation"]["metrics"].get(metric) for repeat in order}
+    held = [repeat for repeat in order if values[repeat] is not None]
+    return Cell(tuple(float(values[repeat]) for repeat in held), tuple(held))
+
+
+def _groups(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
+    """(kind, benchmark, split, source, rules) -> records. A source's own score is in both kinds of table."""
+    groups: dict[GroupKey, list[Record]] = defaultdict(list)
+    for record in records:
+        evaluation, trained = record["evaluation"], tuple(record["run"]["train_langs"])
+        head, rules = (evaluation["benchmark"], evaluation["split"]), _rules(record)
+        if record["run"]["setting"] == "pretrain":
+            groups[("pretrain", *head, (), rules)].append(record)
+            continue
+        if trained == (evaluation["language"],):
+            groups[("within-language", *head, (), rules)].append(record)
+        groups[("zero-shot", *head, trained, rules)].append(record)
+    return {
+        key: found
+        for key, found in groups.items()
+        if key[0] != "zero-shot" or len(key[3]) > 1 or any(r["run"]["setting"] == "zero-shot" for r in found)
+    }
+
+
+def _table(key: GroupKey, found: Sequence[Record], metric: str, rows: tuple[str, ...], columns: _Columns) -> Table:
+    kind, benchmark, split, source, rules = key
+    by_cell: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    mono = set()
+    for record in found:
+        column = columns.name(record, source)
+        by_cell[record["evaluation"]["language"], column].append(record)
+        if len(record["run"]["languages"]) == 1:
+            mono.add(column)
+    where = f"{benchmark} {split}, {kind}"
+    cells = {pair: _cell(group, metric, f"{where}, {pair[0]}, {pair[1]}") for pair, group in by_cell.items()}
+    names = tuple(sorted({column for _, column in by_cell}, key=_arch_rank))
+    pretrained = {pair: ",".join(group[0]["run"]["languages"]) for pair, group in by_cell.items()}
+    return Table(
+        kind, benchmark, split, source, metric, rules, rows, names, cells, frozenset(mono), pretrained, tuple(found)
+    )
+
+
+def build_tables(records: Sequence[Record]) -> list[Table]:
+    """Tables of the finished records: pre-training, within-language, then zero-shot per source.
+
+    A language measured in one table of a benchmark has its row in all of them.
+
+    Raises:
+        DataError: two runs fall into one cell with the same seed.
+    """
+    done = [record for record in records if record["status"] == "done"]
+    order, columns = language_order(done), _Columns(done)
+    measured: dict[tuple[bool, str], set[str]] = defaultdict(set)
+    for record in done:
+        pretrain = record["run"]["setting"] == "pretrain"
+        measured[pretrain, record["evaluation"]["benchmark"]].add(record["evaluation"]["language"])
+    tables = []
+    for key, found in sorted(_groups(done).items(), key=lambda item: (KINDS.index(item[0][0]), *item[0][1:])):
+        rows = tuple(lang for lang in order if lang in measured[key[0] == "pretrain", key[1]])
+        tables += [_table(key, found, metric, rows, columns) for metric in _metrics_of(found, key[0])]
+    return tables
