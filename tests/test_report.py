@@ -146,6 +146,7 @@ def test_within_and_zero_shot_are_apart():
     assert tables["zero-shot"].cell("xb", "xlm_joint_tiny").mean == pytest.approx(0.405)
     assert tables["zero-shot"].cell("xa", "xlm_joint_tiny").mean == pytest.approx(0.70)
     assert tables["zero-shot"].transfer_gap()["xlm_joint_tiny"].mean == pytest.approx(0.70 - (0.405 + 0.35) / 2)
+    assert tables["zero-shot"].columns == ("xlm_joint_tiny",)
     assert tables["within-language"].transfer_gap() == {} and tables["zero-shot"].interference() == {}
 
 
@@ -241,6 +242,7 @@ def test_setting_stands_under_each_table():
         text = report_markdown.setting(table)
         for part in ("seeds 1, 2, 3", "cpu: test, 2 cores", "cccccccccccc", "xa,xb,xc", "xa 50", "iob2", "min"):
             assert part in text
+        assert "vary fine-tuning only" not in text
     made = [record("xlm_joint", "xa", 0.5, s, config={"pretrain_seed": 1}) for s in (1, 2)]
     assert "vary fine-tuning only" in report_markdown.setting(build_tables(made)[0])
 

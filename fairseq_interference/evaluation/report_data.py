@@ -182,6 +182,10 @@ class Table:
         return gaps
 
 
+def _is_zero_shot(record: Record) -> bool:
+    return bool(record["run"]["setting"] == "zero-shot")
+
+
 def _rules(record: Record) -> str:
     rules = record["evaluation"]["rules"]
     return rules if isinstance(rules, str) else json.dumps(rules, sort_keys=True, ensure_ascii=False)
@@ -272,12 +276,15 @@ def _groups(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
     return {
         key: found
         for key, found in groups.items()
-        if key[0] != "zero-shot" or len(key[3]) > 1 or any(r["run"]["setting"] == "zero-shot" for r in found)
+        if key[0] != "zero-shot" or len(key[3]) > 1 or any(map(_is_zero_shot, found))
     }
 
 
 def _table(key: GroupKey, found: Sequence[Record], metric: str, rows: tuple[str, ...], columns: _Columns) -> Table:
     kind, benchmark, split, source, rules = key
+    if len(source) == 1:  # a monolingual model that was only tried on its own language cannot transfer
+        tried = {columns.name(r, source) for r in found if len(r["run"]["languages"]) > 1 or _is_zero_shot(r)}
+        found = [record for record in found if columns.name(record, source) in tried]
     by_cell: dict[tuple[str, str], list[Record]] = defaultdict(list)
     mono = set()
     for record in found:

@@ -78,7 +78,8 @@ def setting(table: Table) -> str:
         f"software: {'; '.join(environments)}",
         f"code: {'; '.join(_distinct(_code(r) for r in records))}",
     ]
-    if table.kind != "pretrain" and len({seed for _, seed in repeats}) == 1 and len(repeats) > 1:
+    pretrain_seeds = {seed for _, seed in repeats}
+    if table.kind != "pretrain" and len(repeats) > 1 and len(pretrain_seeds) == 1 and None not in pretrain_seeds:
         items.append("the seeds vary fine-tuning only; each model was pre-trained once")
     return "Setting: " + " · ".join(items) + "."
 
