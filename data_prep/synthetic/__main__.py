@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Optional, TypeVar
 
-from data_prep.synthetic.config import CHOICES, WorldConfig, make_config
+from data_prep.synthetic.config import CHOICES, LABELLED, WorldConfig, make_config
+from data_prep.synthetic.truth import FORMAT
 from data_prep.synthetic.world import write_world
 from fairseq_interference.errors import InterferenceError, UsageError
 from fairseq_interference.languages import parse_codes
@@ -27,8 +28,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--similarity-of", nargs="+", default=[], metavar="XA:XB=S", help="similarity of one pair")
     parser.add_argument("--sentences", type=int, default=20000, help="raw sentences per language")
     parser.add_argument("--sentences-of", nargs="+", default=[], metavar="XX=N", help="raw sentences of one language")
+    parser.add_argument("--labelled", metavar="TRAIN,DEV,TEST", help="labelled examples of every task and language")
     parser.add_argument(
-        "--labelled", default="1000,300,600", metavar="TRAIN,DEV,TEST", help="labelled examples per language and task"
+        "--labelled-of", nargs="+", default=[], metavar="TASK=TRAIN,DEV,TEST", help=f"of one task; default {LABELLED}"
     )
     for name, allowed in CHOICES.items():
         what = f"{name} of a language: {', '.join(allowed)}"
@@ -71,6 +73,8 @@ def _labelled(text: str) -> tuple[int, int, int]:
 
 def read_config(args: argparse.Namespace) -> WorldConfig:
     """Settings of the command line, checked."""
+    labelled = dict.fromkeys(LABELLED, _labelled(args.labelled)) if args.labelled else {}
+    labelled.update(table(args.labelled_of, "--labelled-of", _labelled))
     pairs = {}
     for key, value in table(args.similarity_of, "--similarity-of", float).items():
         one, colon, other = key.partition(":")
@@ -84,7 +88,7 @@ def read_config(args: argparse.Namespace) -> WorldConfig:
         sentences=args.sentences,
         sentences_of=table(args.sentences_of, "--sentences-of", int),
         settings_of={name: table(getattr(args, f"{name}_of"), f"--{name}-of", str) for name in CHOICES},
-        labelled=_labelled(args.labelled),
+        labelled=labelled,
         concepts=args.concepts,
         seed=args.seed,
     )
@@ -93,9 +97,10 @@ def read_config(args: argparse.Namespace) -> WorldConfig:
 def settings(config: WorldConfig) -> dict[str, object]:
     """The configuration as JSON-able values."""
     return {
+        "format": FORMAT,
         "languages": [spec._asdict() for spec in config.languages],
         "similarity": {f"{one}:{other}": value for (one, other), value in config.similarity.items()},
-        "labelled": list(config.labelled),
+        "labelled": dict(config.labelled),
         "concepts": config.concepts,
         "seed": config.seed,
     }

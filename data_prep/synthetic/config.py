@@ -18,7 +18,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "adjective": ("before", "after"),
     "adposition": ("before", "after"),
 }
-TASKS = ("ner", "pos", "nli", "qa")
+LABELLED: dict[str, tuple[int, int, int]] = {
+    "ner": (1000, 300, 600),
+    "pos": (1000, 300, 600),
+    "nli": (3000, 600, 900),
+    "qa": (1000, 200, 400),
+}
 SPLITS = ("train", "dev", "test")
 MIN_CONCEPTS, MAX_CONCEPTS = 400, 20000
 
@@ -41,13 +46,13 @@ class WorldConfig(NamedTuple):
     Attributes:
         languages: one specification per language, in the order of their ids.
         similarity: asked share of cognates for every pair of codes, earlier language first.
-        labelled: sentences (ner, pos), pairs (nli) or paragraphs (qa) in train, dev, test.
+        labelled: task -> sentences (ner, pos), pairs (nli) or paragraphs (qa) in train, dev, test.
         concepts: number of content-word meanings that are not names (about; the classes are rounded).
     """
 
     languages: tuple[LanguageSpec, ...]
     similarity: Mapping[tuple[str, str], float]
-    labelled: tuple[int, int, int]
+    labelled: Mapping[str, tuple[int, int, int]]
     concepts: int
     seed: int
 
@@ -84,7 +89,7 @@ def make_config(
     sentences: int = 20000,
     sentences_of: Optional[Mapping[str, int]] = None,
     settings_of: Optional[Mapping[str, Mapping[str, str]]] = None,
-    labelled: tuple[int, int, int] = (1000, 300, 600),
+    labelled: Optional[Mapping[str, tuple[int, int, int]]] = None,
     concepts: int = 2400,
     seed: int = 1,
 ) -> WorldConfig:
@@ -99,6 +104,7 @@ def make_config(
     """
     langs = LanguageList(codes, where="--langs").codes
     similarity_of, sentences_of, settings_of = similarity_of or {}, sentences_of or {}, settings_of or {}
+    labelled = {**LABELLED, **(labelled or {})}
     wrong = _wrong_settings(langs, sentences_of, settings_of, similarity_of)
     wrong += _wrong_numbers(langs, similarity, similarity_of, sentences, sentences_of, labelled, concepts)
     if wrong:
@@ -147,7 +153,7 @@ def _wrong_numbers(
     similarity_of: Mapping[tuple[str, str], float],
     sentences: int,
     sentences_of: Mapping[str, int],
-    labelled: tuple[int, int, int],
+    labelled: Mapping[str, tuple[int, int, int]],
     concepts: int,
 ) -> list[str]:
     wrong = [] if langs else ["--langs: at least one language"]
@@ -157,8 +163,9 @@ def _wrong_numbers(
     for name, count in [("", sentences)] + [(f"-of {code}", n) for code, n in sentences_of.items()]:
         if count < 1:
             wrong.append(f"--sentences{name} {count}: at least 1")
-    if min(labelled) < 1:
-        wrong.append(f"--labelled {labelled}: each at least 1")
+    for task, counts in labelled.items():
+        if task not in LABELLED or min(counts) < 1:
+            wrong.append(f"--labelled-of {task}={counts}: a task of {', '.join(LABELLED)} and three numbers above 0")
     if not MIN_CONCEPTS <= concepts <= MAX_CONCEPTS:
         wrong.append(f"--concepts {concepts}: between {MIN_CONCEPTS} and {MAX_CONCEPTS}")
     return wrong

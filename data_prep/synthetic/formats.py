@@ -1,8 +1,9 @@
-"""Spoken sentences in the official formats: raw text, panx, CoNLL-U."""
+"""Spoken sentences in the official formats: raw text, panx, CoNLL-U, XNLI."""
 
 from __future__ import annotations
 
-from data_prep.synthetic.speech import Tokens, text_of
+from data_prep.synthetic.inference import Pair
+from data_prep.synthetic.speech import Speaker, Tokens, text_of
 
 
 def raw_line(tokens: Tokens) -> str:
@@ -27,3 +28,9 @@ def conllu(tokens: Tokens, code: str, number: int, split: str) -> str:
             f"{index}\t{token.form}\t{token.lemma}\t{token.upos}\t_\t{token.feats}\t{head}\t{token.rel}\t_\t{misc}"
         )
     return "\n".join(lines) + "\n\n"
+
+
+def xnli(pair: Pair, speaker: Speaker) -> str:
+    """``premise<TAB>hypothesis<TAB>label``, no header."""
+    premise, hypothesis = (text_of(speaker.sentence(meaning))[0] for meaning in (pair.premise, pair.hypothesis))
+    return f"{premise}\t{hypothesis}\t{pair.label}\n"

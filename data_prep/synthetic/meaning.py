@@ -66,6 +66,19 @@ SUBORDINATING = ("f:because", "f:when")
 REPORTING = "f:that"
 
 
+def phrases_of(clause: Clause) -> list[tuple[str, Phrase]]:
+    """Arguments that are there, by role: subject, object, place."""
+    found = [("subject", clause.subject), ("object", clause.object), ("place", clause.place and clause.place.phrase)]
+    return [(role, phrase) for role, phrase in found if phrase is not None]
+
+
+def with_phrase(clause: Clause, role: str, phrase: Phrase) -> Clause:
+    """The clause with another phrase in a role; a place keeps its adposition."""
+    if role == "place":
+        return clause._replace(place=clause.place and clause.place._replace(phrase=phrase))
+    return clause._replace(subject=phrase) if role == "subject" else clause._replace(object=phrase)
+
+
 def phrase_size(phrase: Optional[Phrase]) -> int:
     """Number of concepts in a noun phrase: a lower bound of its words in any language."""
     if phrase is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_prep.synthetic.concepts import Inventory
-from data_prep.synthetic.config import LanguageSpec, WorldConfig
+from data_prep.synthetic.config import SPLITS, LanguageSpec, WorldConfig
 from data_prep.synthetic.lexicon import Lexicon
 from data_prep.synthetic.scripts import LETTERS, SIGNS, VIRAMA, write
 
@@ -96,7 +96,7 @@ def truth(config: WorldConfig, inventory: Inventory, lexicon: Lexicon) -> dict[s
         "concepts": {kind: len(members) for kind, members in inventory.classes.items()},
         "ambiguous_names": len(inventory.alias),
         "held_out_names": held_out,
-        "labelled": dict(zip(("train", "dev", "test"), config.labelled)),
+        "labelled": {task: dict(zip(SPLITS, counts)) for task, counts in config.labelled.items()},
         "languages": {spec.code: _language_truth(spec, inventory, lexicon) for spec in specs},
         "pairs": {
             f"{one.code}:{other.code}": pair_truth(config, inventory, lexicon, one, other)
