@@ -1,4 +1,4 @@
-"""Prepared benchmark files: ``<benchmark>/labels.txt`` and ``<benchmark>/<lang>/<split>.jsonl`` with words and labels."""
+"""Prepared benchmarks: ``<benchmark>/labels.txt`` and ``<benchmark>/<lang>/<split>.jsonl`` with words and labels."""
 
 from __future__ import annotations
 
@@ -100,9 +100,8 @@ def _sentence(line: str, where: str) -> LabelledSentence:
     if labels is not None and not _is_texts(labels):
         raise DataError("`labels` must be a list of texts.", where=where, value=line[:80])
     if labels is not None and len(labels) != len(record["words"]):
-        raise DataError(
-            "Words and labels differ in number.", where=where, value=f"{len(record['words'])} words, {len(labels)} labels"
-        )
+        count = f"{len(record['words'])} words, {len(labels)} labels"
+        raise DataError("Words and labels differ in number.", where=where, value=count)
     return LabelledSentence(record["words"], labels, where)
 
 

@@ -144,9 +144,9 @@ def collate(examples: Sequence[Example], pad: int, ids: Optional[Sequence[int]] 
     """A batch of B rows, W words and S examples.
 
     Returns:
-        the sample format of all tasks (``target``: (B, T), IGNORE where no label), and ``words``: ``row`` and
-        ``column`` (W,) of each word's first piece, ``label`` (W,), ``group`` (W,), example by example in the order of
-        the sentence; ``count`` (S,) words per example.
+        the sample format of all tasks (``target``: (B, T), IGNORE where no label), ``nwords`` with a label, and
+        ``words``: ``row`` and ``column`` (W,) of each word's first piece, ``label`` (W,), ``group`` (W,), example by
+        example in the order of the sentence; ``count`` (S,) words per example.
     """
     rows = [row for example in examples for row in example.rows]
     width = max(len(row.tokens) for row in rows)
@@ -161,6 +161,7 @@ def collate(examples: Sequence[Example], pad: int, ids: Optional[Sequence[int]] 
         "id": torch.tensor(list(range(len(examples)) if ids is None else ids)),
         "nsentences": len(examples),
         "ntokens": int(lengths.sum()),
+        "nwords": int((words["label"] != IGNORE).sum()),
         "target": target,
         "words": words,
         "net_input": {

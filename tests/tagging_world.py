@@ -1,0 +1,78 @@
+"""A small made-up world for the tagging tests: two languages, names with a mark, a tokenizer, a dictionary."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from fairseq_interference.data.tokenizer import Tokenizer
+
+LABELS = ["O", "B-LOC", "B-PER", "I-LOC", "I-PER"]
+WORDS = {
+    "xa": ["walks", "sees", "the", "river", "house", "quickly", "and", "old", "with", "under"],
+    "xb": ["mulo", "teka", "ro", "suna", "pito", "lemi", "ka", "vado", "nen", "bora"],
+}
+PEOPLE = {"xa": ["Anna", "Boris", "Cleo", "Dmitri"], "xb": ["Zamo", "Yelu", "Wiko", "Vanu"]}
+PLACES = {"xa": ["Delhi", "Paris", "Nairobi"], "xb": ["Tuno", "Sabi", "Rake"]}
+
+
+def sentence(lang: str, draw: random.Random) -> tuple[list[str], list[str]]:
+    """Words and IOB2 labels of one sentence of 3 to 10 words."""
+    words: list[str] = []
+    labels: list[str] = []
+    for _ in range(draw.randint(2, 5)):
+        kind = draw.choice(["O", "O", "PER", "LOC"])
+        if kind == "O":
+            words.append(draw.choice(WORDS[lang]))
+            labels.append("O")
+            continue
+        names = draw.choices((PEOPLE if kind == "PER" else PLACES)[lang], k=draw.randint(1, 2))
+        words.extend(names)
+        labels.extend(["B-" + kind] + ["I-" + kind] * (len(names) - 1))
+    words.append(".")
+    labels.append("O")
+    return words, labels
+
+
+def write_prepared(root: Path, sizes: dict[str, int], langs: tuple[str, ...] = ("xa", "xb"), seed: int = 1) -> Path:
+    """``root/labels.txt`` and ``root/<lang>/<split>.jsonl``; returns ``root``."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "labels.txt").write_text("".join(f"{label}\n" for label in LABELS), encoding="utf-8")
+    for lang in langs:
+        draw = random.Random(f"{seed} {lang}")
+        for split, size in sizes.items():
+            write_split(root, lang, split, [sentence(lang, draw) for _ in range(size)])
+    return root
+
+
+def write_split(root: Path, lang: str, split: str, sentences: list[tuple[list[str], list[str]]]) -> Path:
+    """One prepared split."""
+    path = root / lang / f"{split}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = 1
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        for number, (words, labels) in enumerate(sentences):
+            record = {"id": f"{lang}-{split}-{number}", "lang": lang, "words": words, "labels": labels}
+            stream.write(json.dumps({**record, "source_line": line}, ensure_ascii=False) + "\n")
+            line += len(words) + 1
+    return path
+
+
+def write_tokenizer(folder: Path, langs: tuple[str, ...] = ("xa", "xb")) -> Tokenizer:
+    """subword-nmt codes learnt on every word of the world."""
+    from subword_nmt.learn_bpe import learn_bpe
+
+    codes = folder.parent / "codes.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    every = [w for lang in langs for w in (WORDS[lang] + PEOPLE[lang] + PLACES[lang])]
+    with open(codes, "w", encoding="utf-8") as stream:
+        learn_bpe([" ".join(every * 3)], stream, 60, min_frequency=2)
+    return Tokenizer.create(folder, "subword-nmt", codes, normalization="nfc", pretokenizer="none")
+
+
+def write_dictionary(path: Path, tokenizer: Tokenizer, langs: tuple[str, ...] = ("xa", "xb")) -> None:
+    """Every piece of the world, in the host's format; ``.`` is left out, so that it is unknown."""
+    every = [w for lang in langs for w in (WORDS[lang] + PEOPLE[lang] + PLACES[lang])]
+    pieces = sorted({piece for word in tokenizer.encode_words(every, langs[0]) for piece in word})
+    path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
