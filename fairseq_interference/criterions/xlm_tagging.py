@@ -39,7 +39,7 @@ class TaggingCriterion(FairseqCriterion):
         if not 0 <= label_smoothing < 1:
             raise UsageError("Not a share.", where="--label-smoothing", value=label_smoothing, allowed="[0, 1)")
         if not hasattr(task, "log_languages"):
-            raise UsageError("This criterion belongs to a tagging task.", where="--criterion", allowed="--task xlm_tagging")
+            raise UsageError("This criterion belongs to --task xlm_tagging.", where="--criterion xlm_tagging")
         self.label_smoothing = label_smoothing
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
@@ -107,7 +107,7 @@ class TaggingCriterion(FairseqCriterion):
         """Loss in bits per word, accuracy and F1 in per cent.
 
         ``loss`` pools the words of the languages that select; ``macro_loss``, ``accuracy`` and ``f1`` are means over
-        those languages. With several languages each is also logged as ``loss_<lang>``, ``accuracy_<lang>``, ``f1_<lang>``.
+        those languages. With several languages each has its ``loss_<lang>``, ``accuracy_<lang>``, ``f1_<lang>``.
         """
         names = list(logging_outputs[0]) if logging_outputs else []
         total = {name: sum(float(log[name]) for log in logging_outputs) for name in names}
