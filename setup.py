@@ -34,6 +34,7 @@ EXTRAS = {
     "slurm": ["submitit>=1.5"],
     "dev": [
         "pytest>=7.4",
+        "pytest-xdist>=3.5",
         "hypothesis>=6.80",
         "ruff>=0.4",
         "mypy>=1.8",

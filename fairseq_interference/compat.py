@@ -14,8 +14,6 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional
 
-import torch
-
 from fairseq_interference import checkpoint_files, host_checks
 from fairseq_interference.errors import REQUEUE, InterferenceError, UsageError
 from fairseq_interference.stopping import STOPPING, any_rank, save_and_leave

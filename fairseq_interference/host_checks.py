@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Iterable
 from typing import Any
 
 import numpy
@@ -64,7 +63,7 @@ def check_best_metric(cfg: Any, trainer: Any) -> None:
         )
 
 
-def _observed_metrics(cfg: Any, trainer: Any, wanted: str) -> Iterable[str]:
+def _observed_metrics(cfg: Any, trainer: Any, wanted: str) -> set[str]:
     """Names that the first valid subset logs; ends early when ``wanted`` is among them."""
     try:
         from fairseq.logging import metrics

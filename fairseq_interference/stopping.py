@@ -80,7 +80,8 @@ def save_and_leave(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> None:
     from fairseq.file_io import PathManager
 
     updates = trainer.get_num_updates()
-    logger.warning(f"{STOPPING.requested or 'another rank was told to stop'}: saving after update {updates} and leaving")
+    why = STOPPING.requested or "another rank was told to stop"
+    logger.warning(f"{why}: saving after update {updates} and leaving")
     cfg.checkpoint.no_last_checkpoints = False
     path = checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
     if path is not None and hasattr(task, "post_save"):
