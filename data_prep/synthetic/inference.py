@@ -69,7 +69,7 @@ class Inference:
             return self._choose(self._contradicted(entailed))
         if self.rng.random() < 0.45:
             return self._choose(self._special(clause) if not clause.negated else self._general(clause))
-        changed = self._choose(self._changed(entailed))
+        changed = self._choose(self._changed(entailed, dict(phrases_of(clause))))
         if changed is not None and self.rng.random() < 0.35:
             changed = changed._replace(negated=not changed.negated)
         return changed
@@ -130,16 +130,19 @@ class Inference:
             candidates.append(clause._replace(place=place._replace(phrase=_plain(place.phrase))))
         return candidates
 
-    def _changed(self, clause: Clause) -> list[Clause]:
-        """Clauses that neither follow nor are excluded: other participants."""
+    def _changed(self, clause: Clause, premise: dict[str, Phrase]) -> list[Clause]:
+        """Clauses that neither follow nor are excluded: other participants, where the premise's still stand."""
         candidates = []
-        for role, phrase in phrases_of(clause):
+        kept = [(role, phrase) for role, phrase in phrases_of(clause) if premise.get(role) == phrase]
+        for role, phrase in kept:
             other = _plain(self.grammar.phrase(phrase.category, self.rng.randrange(8), 0.0))
             if phrase.also is None and not self._related(phrase, other):
                 candidates.append(with_phrase(clause, role, other._replace(adjectives=phrase.adjectives)))
-        subject, done_to = clause.subject, clause.object
-        if done_to is not None and not (subject.also or done_to.also or self._related(subject, done_to)):
-            candidates.append(clause._replace(subject=done_to, object=subject))
+        found = dict(kept)
+        if "subject" in found and "object" in found:
+            one, other = found["subject"], found["object"]
+            if not (one.also or other.also or self._related(one, other)):
+                candidates.append(clause._replace(subject=other, object=one))
         return candidates
 
     def _related(self, one: Phrase, other: Phrase) -> bool:
