@@ -96,7 +96,8 @@ class LabelMap:
             raise UsageError("The label map is not YAML.", where=path, value=str(error)) from None
         keys = ("description", "types", "labels", "unmapped")
         if not isinstance(content, dict) or not set(content) <= set(keys):
-            raise UsageError("A label map has other keys.", where=path, value=str(content)[:60], allowed=", ".join(keys))
+            seen = str(content)[:60]
+            raise UsageError("A label map has other keys.", where=path, value=seen, allowed=", ".join(keys))
         texts = [{str(k): str(v) for k, v in (content.get(key) or {}).items()} for key in ("types", "labels")]
         return cls(texts[0], texts[1], str(content.get("unmapped", "refuse")), name=str(path))
 

@@ -159,11 +159,9 @@ def _line(layout: Layout, place: int, word: str, label: str, sentence: int) -> s
 
 
 def _check_word(word: str, layout: Layout, sentence: int) -> None:
-    blank = layout.separator == " "
-    if any(mark in word for mark in ("\n", "\t", layout.separator)) or word != word.strip(" \r") or (blank and not word):
-        raise DataError(
-            f"The layout {layout.name} cannot hold this word.", where=f"sentence {sentence}", value=word
-        )
+    cut = any(mark in word for mark in ("\n", "\t", layout.separator)) or word != word.strip(" \r")
+    if cut or (not word and layout.separator == " "):
+        raise DataError(f"The layout {layout.name} cannot hold this word.", where=f"sentence {sentence}", value=word)
 
 
 def _no_language() -> str:
