@@ -53,7 +53,7 @@ def test_plan_names_what_is_missing(tmp_path, capsys):
         {"name": "joint", "path": "pretrain/joint"},
         {"name": "report", "path": "r.md"},
     ]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "plan.json").write_text(json.dumps({"settings": {}, "stages": plan}))
     finish(tmp_path / "world")
     finish(tmp_path / "other")
     assert states(tmp_path) == {"world": "done", "joint": "missing", "report": "missing", "other": "done"}

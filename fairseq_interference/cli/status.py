@@ -98,13 +98,14 @@ def read_plan(folder: Path) -> list[tuple[str, Path]]:
     """(name, path) of the planned stages, in order; empty if the folder has no plan.
 
     Raises:
-        DataError: the plan is not a list of {name, path}.
+        DataError: the plan holds no list ``stages`` of {name, path}.
     """
     path = folder / PLAN_FILE
     if not path.is_file():
         return []
     try:
-        return [(str(item["name"]), folder / item["path"]) for item in json.loads(path.read_text(encoding="utf-8"))]
+        stages = json.loads(path.read_text(encoding="utf-8"))["stages"]
+        return [(str(item["name"]), folder / item["path"]) for item in stages]
     except (ValueError, TypeError, KeyError) as error:
         raise DataError("This plan cannot be read.", where=path, value=str(error)) from error
 
