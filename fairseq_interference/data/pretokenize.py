@@ -20,9 +20,8 @@ PRETOKENIZERS = ("moses", "none")
 
 #: first part of the codes of languages that are written without blanks between words
 UNSPACED_LANGUAGES = frozenset(
-    ["th", "tha", "lo", "lao", "my", "mya", "bur", "km", "khm", "zh", "zho", "chi", "cmn", "yue", "wuu", "nan"]
-    + ["hak", "lzh", "ja", "jpn", "bo", "bod", "tib", "dz", "dzo"]
-)
+    ("th", "tha", "lo", "lao", "my", "mya", "bur", "km", "khm", "zh", "zho", "chi", "cmn", "yue", "wuu", "nan")
+) | frozenset(("hak", "lzh", "ja", "jpn", "bo", "bod", "tib", "dz", "dzo"))
 # Thai, Lao, Tibetan, Myanmar, Khmer, kana, Han, and their extensions
 _UNSPACED_RANGES = (
     (0x0E00, 0x0EFF),

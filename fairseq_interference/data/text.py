@@ -47,8 +47,7 @@ _REPLACED: dict[str, tuple[list[str], str]] = {
     "zero_width_space": (["\u200b"], " "),
     # soft hyphen, direction marks and embeddings, word joiner, invisible operators; never ZWJ and ZWNJ
     "invisible": (
-        ["\xad", "\u061c", "\u180e"]
-        + _characters((0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x2064), (0x2066, 0x206F)),
+        ["\xad", "\u061c", "\u180e", *_characters((0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F))],
         "",
     ),
 }
@@ -120,7 +119,8 @@ def clean_line(line: str, normalization: str = "nfc") -> str:
 
 # after a full stop, question mark, danda and their like, with what may close a quotation behind them
 _SENTENCE_END = re.compile(
-    "[.!?\u2026\u061f\u06d4\u0964\u0965\u104b][\"'\u201d\u2019\u00bb)\\]]* |[\u3002\uff01\uff1f\u17d4][\u300d\u300f\u201d]*"
+    "[.!?\u2026\u061f\u06d4\u0964\u0965\u104b][\"'\u201d\u2019\u00bb)\\]]* "
+    "|[\u3002\uff01\uff1f\u17d4][\u300d\u300f\u201d]*"
 )
 
 
@@ -131,7 +131,7 @@ def _keeps_together(character: str) -> bool:
 def _cut_at(text: str, limit: int) -> int:
     """Where to cut ``text``, which is longer than ``limit``: 1..limit."""
     window = text[: limit + 1]
-    ends = [found.end() for found in _SENTENCE_END.finditer(window) if found.end() <= limit + 1]
+    ends = [found.end() for found in _SENTENCE_END.finditer(window) if len(window[: found.end()].rstrip(" ")) <= limit]
     if ends and ends[-1] > limit // 4:
         return ends[-1]
     blank = window.rfind(" ")

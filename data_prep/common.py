@@ -1,0 +1,60 @@
+"""What the commands of this folder have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Callable, Optional, TypeVar
+
+from data_prep.parallel import Chunk, chunks_of, ordered_map, progress
+from fairseq_interference.errors import INTERRUPTED, DataError, InterferenceError
+
+Extra = TypeVar("Extra")
+SPLITS = ("train", "valid", "test")
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """The flag that all stages take."""
+    parser.add_argument("--force", action="store_true", help="redo a finished stage whose inputs or settings changed")
+
+
+def say(message: str) -> None:
+    """One line for the user, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def run_main(main: Callable[[Optional[Sequence[str]]], int], argv: Optional[Sequence[str]] = None) -> int:
+    """Run a command; a user's mistake is a message and an exit code, not a traceback."""
+    try:
+        return main(argv)
+    except InterferenceError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted: run the same command again to go on")
+        return INTERRUPTED
+
+
+def map_file(
+    function: Callable[[Chunk], tuple[bytes, int, Extra]], source: Path, target: Path, workers: int, label: str
+) -> Iterator[Extra]:
+    """Write what ``function`` makes of each part of ``source`` (text, lines read, anything more), in order.
+
+    Yields:
+        What more the function found in each part.
+
+    Raises:
+        DataError: a part has another number of lines afterwards.
+    """
+    parts = chunks_of(source)
+    with open(target, "wb") as out:
+        for text, read, extra in progress(ordered_map(function, parts, workers), [p.size for p in parts], label):
+            if text.count(b"\n") != read:
+                after = text.count(b"\n")
+                raise DataError(
+                    "A step changed the number of lines.", where=source, value=f"{read} before, {after} after"
+                )
+            out.write(text)
+            yield extra
