@@ -117,6 +117,7 @@ class _Parser:
         if not self.sentences:
             raise DataError("The file has no sentences.", where=self.path)
         found = NerFile(self.sentences, self.path, self.layout.name, dict(self.repairs))
+        found.dropped = dict(self.labels.dropped)
         found.tail = self.before
         return found
 

@@ -81,6 +81,7 @@ def read_json_lines(
     if not sentences:
         raise DataError("The file has no sentences.", where=path)
     found = NerFile(sentences, path, format, dict(repairs))
+    found.dropped = dict(labels.dropped)
     found.tail = before
     return found
 

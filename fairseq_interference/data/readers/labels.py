@@ -150,6 +150,7 @@ class LabelReader:
         self.repair = repair
         self.map = label_map
         self.repairs: Counter[str] = Counter() if repairs is None else repairs
+        self.dropped: Counter[str] = Counter()  # type -> entities that the map turns into O
         self._readings: dict[str, Reading] = {}
         self._mapped: dict[str, str] = {}
 
@@ -180,6 +181,8 @@ class LabelReader:
         if label not in self._mapped:
             target = self.map.type(label[2:], f"{self.path}:{line}")
             self._mapped[label] = OUTSIDE if target == OUTSIDE else f"{label[:2]}{target}"
+        if self._mapped[label] == OUTSIDE and label[0] == "B":
+            self.dropped[label[2:]] += 1
         return self._mapped[label]
 
     def _read(self, raw: str, line: int) -> Reading:

@@ -47,6 +47,7 @@ class NerFile(list[Sentence]):
         format: name of its layout.
         labelled: whether it has labels.
         repairs: repair -> how often (readers/labels.py and readers/columns.py say which).
+        dropped: type -> entities that a label map turned into O.
         tail: lines after the last sentence, verbatim.
     """
 
@@ -56,6 +57,7 @@ class NerFile(list[Sentence]):
         self.format = format
         self.labelled = all(len(sentence.labels) == len(sentence.words) for sentence in sentences)
         self.repairs = repairs
+        self.dropped: dict[str, int] = {}
         self.tail: list[str] = []
 
     @property
