@@ -166,3 +166,32 @@ def _mean_of(measure: Measure, languages: Sequence[str]) -> Callable[[Meters], f
         return round(sum(values) / max(len(values), 1), DIGITS)
 
     return mean
+
+
+def metric_names(entities: bool, scored: Sequence[str], several: bool) -> list[str]:
+    """What validation logs.
+
+    Args:
+        entities: labels mark entities.
+        scored: languages with a dev split.
+        several: more than one language is logged.
+    """
+    names = [name for name in MEASURES if entities or name != "f1"]
+    return ["macro_loss", *names] + [f"{name}_{lang}" for lang in scored if several for name in names]
+
+
+def check_metric(cfg: Any, names: Sequence[str]) -> None:
+    """Refuse a metric that validation will not have, or that would select the worst checkpoint."""
+    metric = cfg.best_checkpoint_metric
+    if metric not in names:
+        raise UsageError(
+            "No such validation metric.", where="--best-checkpoint-metric", value=metric, allowed=", ".join(names)
+        )
+    if ("loss" in metric) == bool(cfg.maximize_best_checkpoint_metric):
+        flag = "drop" if "loss" in metric else "give"
+        raise UsageError(
+            "This would keep the worst checkpoint.",
+            where="--best-checkpoint-metric",
+            value=metric,
+            next_step=f"{flag} --maximize-best-checkpoint-metric",
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from fairseq_interference.errors import DataError
+from fairseq_interference.errors import DataError, ResumeError
 from fairseq_interference.languages import CODE
 
 LABELS_FILE = "labels.txt"
@@ -53,6 +53,24 @@ def read_labels(path: PathLike) -> list[str]:
     if not labels:
         raise DataError("The label file is empty.", where=path)
     return labels
+
+
+def has_entities(labels: Sequence[str]) -> bool:
+    """Whether the labels mark entities (``B-…``, ``I-…``, ``O``), so that F1 over spans means something."""
+    return all(label == "O" or label[:2] in ("B-", "I-") for label in labels) and len(labels) > 1
+
+
+def check_labels(labels: Sequence[str], save_dir: PathLike) -> None:
+    """Raise :class:`ResumeError` if the run in ``save_dir`` has other labels."""
+    path = Path(save_dir) / LABELS_FILE
+    if (Path(save_dir) / "checkpoint_last.pt").is_file() and path.is_file() and read_labels(path) != list(labels):
+        raise ResumeError(
+            "The labels are not those of the run in this folder.",
+            where=path,
+            value=" ".join(labels),
+            allowed=" ".join(read_labels(path)),
+            next_step="give another --save-dir",
+        )
 
 
 def find_split(root: PathLike, lang: str, split: str) -> Path:

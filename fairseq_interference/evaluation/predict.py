@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 from fairseq.utils import move_to_cuda
 
+from fairseq_interference.data.readers.layouts import LAYOUTS
+from fairseq_interference.data.readers.ner import NerFile
 from fairseq_interference.data.tagging import batches_of, collate, make_examples
+from fairseq_interference.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from fairseq_interference.loading import Loaded
 
 HEAD = "tagging"
 MAX_TOKENS = 8192
@@ -63,3 +71,34 @@ def predict_labels(
             labels[numbers[index]] = [task.labels[label] for label in found[first : first + count]]
             first += count
     return labels
+
+
+def load_tagger(checkpoint: Union[str, Path], *, fallback_lang: Optional[str] = None, cpu: bool = False) -> Loaded:
+    """Load a fine-tuned checkpoint, on the GPU if there is one.
+
+    Raises:
+        CheckpointError: it has no head ``tagging``.
+    """
+    from fairseq_interference import load
+
+    loaded = load(str(checkpoint), **({"fallback_lang": fallback_lang} if fallback_lang else {}))
+    if not hasattr(loaded.task, "labels"):
+        raise CheckpointError(
+            "This checkpoint was not fine-tuned to label words.",
+            where=checkpoint,
+            value=type(loaded.task).__name__,
+            next_step="bash run/finetune_ner.sh --help",
+        )
+    if torch.cuda.is_available() and not cpu:
+        loaded.model.cuda()
+    return loaded
+
+
+def written_format(path: Union[str, Path], sentences: NerFile) -> Optional[str]:
+    """Layout of predictions for ``path``: None (as it was read), or for a prepared split the official file's layout."""
+    path = Path(path)
+    meta = path.with_name(f"{path.stem}.meta.json")
+    if sentences.format != "prepared" or not meta.is_file():
+        return None
+    found: str = json.loads(meta.read_text(encoding="utf-8"))["format"]
+    return found if found in LAYOUTS else None
