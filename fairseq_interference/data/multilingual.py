@@ -23,9 +23,9 @@ _VALIDATION_SEED = 0x5EED  # validation masks are the same in every run, so that
 class Item(NamedTuple):
     """One block before masking."""
 
-    index: int
+    number: int
     language: int
-    key: Any
+    visit: tuple[int, int]  # block, pass
     tokens: NDArray[Any]
 
 
@@ -157,12 +157,12 @@ class MultilingualDataset(FairseqDataset):  # type: ignore[misc]
         for row, item, length in zip(tokens, samples, lengths):
             row[1:length] = item.tokens
         language = np.array([item.language for item in samples])
-        visit = np.array([item.key for item in samples], dtype=np.uint64)
+        visit = np.array([item.visit for item in samples], dtype=np.uint64)
         seed, epoch = (self.seed, self.epoch) if self.training else (_VALIDATION_SEED, 0)
         key = keys(seed, epoch, self._codes[language], visit[:, 0], visit[:, 1])
         source, target = self.masking(tokens, key)
         return {
-            "id": torch.tensor([item.index for item in samples]),
+            "id": torch.tensor([item.number for item in samples]),
             "nsentences": len(samples),
             "ntokens": sum(lengths),
             "target": torch.from_numpy(target),

@@ -46,7 +46,7 @@ def epoch_counts(sizes: Sequence[int], temperature: float) -> NDArray[np.int64]:
     if temperature == 1.0:
         return np.asarray(sizes, dtype=np.int64)
     exact = probabilities(sizes, temperature) * total
-    counts = np.floor(exact).astype(np.int64)
+    counts: NDArray[np.int64] = np.floor(exact).astype(np.int64)
     missing = total - int(counts.sum())
     counts[np.argsort(-(exact - counts), kind="stable")[:missing]] += 1
     empty = (counts == 0) & (np.asarray(sizes) > 0)

@@ -47,7 +47,12 @@ def _mapped(path: str, dtype: Any, offset: int, count: int) -> NDArray[Any]:
 
 
 def _unaligned(raw: NDArray[Any], dtype: Any, offset: int, count: int) -> NDArray[Any]:
-    return np.frombuffer(memoryview(raw), dtype=dtype, count=count, offset=offset)
+    return np.frombuffer(
+        memoryview(raw),  # type: ignore[arg-type]
+        dtype=dtype,
+        count=count,
+        offset=offset,
+    )
 
 
 class TokenFile:

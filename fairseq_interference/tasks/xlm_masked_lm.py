@@ -44,10 +44,10 @@ class XlmMaskedLmConfig(FairseqDataclass):
         default=1.43,
         metadata={"help": "languages are seen in proportion to share^(1/T); 1: as often as they are large"},
     )
-    batch_composition: COMPOSITIONS = field(
+    batch_composition: COMPOSITIONS = field(  # type: ignore[valid-type]
         default="mixed", metadata={"help": "mixed: several languages in a batch; single: one language an update"}
     )
-    sample_break_mode: BREAK_MODES = field(
+    sample_break_mode: BREAK_MODES = field(  # type: ignore[valid-type]
         default="complete",
         metadata={
             "help": "none: cut anywhere; complete: whole sentences; complete_doc: not across blank lines; eos: one"
@@ -60,7 +60,7 @@ class XlmMaskedLmConfig(FairseqDataclass):
     seed: int = II("common.seed")
     dataset_impl: Optional[str] = II("dataset.dataset_impl")
     train_subset: str = II("dataset.train_subset")
-    update_freq: Any = II("optimization.update_freq")
+    update_freq: Any = II("optimization.update_freq")  # noqa: RUF009 (a string, as in the fields above)
     save_dir: str = II("checkpoint.save_dir")
 
     def check(self) -> None:
