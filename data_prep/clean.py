@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,17 +99,6 @@ def _bad_byte(source: Source, position: int, error: UnicodeDecodeError) -> DataE
     )
 
 
-def _packed_lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    position = 0
-    try:
-        with open_raw(source.path) as stream:
-            for line in stream:
-                yield position, line[:-1] if line.endswith(b"\n") else line
-                position += len(line)
-    except (OSError, EOFError) as error:
-        raise DataError("A packed file is broken.", where=source.path, value=str(error)) from None
-
-
 def _column(line: str, source: Source, position: int) -> str:
     assert source.column is not None
     columns = line.split("\t")
@@ -130,7 +121,8 @@ def _lines(task: Task) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise _bad_byte(source, error.start, error) from None
         return
-    for position, raw in raw_lines(task.chunk) if task.chunk is not None else _packed_lines(source):
+    assert task.chunk is not None
+    for position, raw in raw_lines(task.chunk):
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -188,14 +180,27 @@ def clean_task(task: Task) -> tuple[bytes, bytes, dict[str, Any]]:
     return text, keys, {"counts": counts, "lines": cleaner.lines, "characters": cleaner.characters}
 
 
-def tasks_of(sources: Sequence[Source], options: Options) -> list[Task]:
-    """Parts of all sources, in order; packed files and HTML pages are one part each."""
+def tasks_of(sources: Sequence[Source], options: Options, folder: Path) -> list[Task]:
+    """Parts of all sources, in order. Packed text is unpacked into ``folder`` first; an HTML page is one part."""
     tasks: list[Task] = []
-    for source in sources:
-        whole = source.format == "html" or source.path.endswith(".gz")
-        parts: Sequence[Optional[Chunk]] = [None] if whole else chunks_of(source.path)
-        tasks.extend(Task(source, part, options) for part in parts)
+    for number, source in enumerate(sources):
+        if source.format == "html":
+            tasks.append(Task(source, None, options))
+            continue
+        path = Path(source.path)
+        if source.path.endswith(".gz"):
+            path = folder / f"unpacked.{number}"
+            _unpack(source, path)
+        tasks.extend(Task(source, part, options) for part in chunks_of(path))
     return tasks
+
+
+def _unpack(source: Source, path: Path) -> None:
+    try:
+        with open_raw(source.path) as packed, open(path, "wb") as out:
+            shutil.copyfileobj(packed, out, 1 << 20)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError("A packed file is broken.", where=source.path, value=str(error)) from None
 
 
 def summary(parts: Sequence[dict[str, Any]], sources: Sequence[Source]) -> dict[str, Any]:
@@ -223,7 +228,7 @@ def clean(lang: str, sources: Sequence[Source], out: Path, options: Options, wor
     with stage(out, inputs=inputs, settings=settings, force=force) as folder:
         if folder is None:
             return False
-        tasks = tasks_of(sources, options)
+        tasks = tasks_of(sources, options, folder)
         sizes = [Path(task.source.path).stat().st_size if task.chunk is None else task.chunk.size for task in tasks]
         parts = []
         with open(folder / TEXT, "wb") as text, open(folder / KEYS, "wb") as keys:
@@ -231,6 +236,8 @@ def clean(lang: str, sources: Sequence[Source], out: Path, options: Options, wor
                 text.write(lines)
                 keys.write(hashes)
                 parts.append(counts)
+        for unpacked in folder.glob("unpacked.*"):
+            unpacked.unlink()
         table = summary(parts, sources)
         if not table["clean"]["lines"]:
             names = ", ".join(source.name for source in sources)

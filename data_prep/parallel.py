@@ -33,9 +33,9 @@ class Chunk:
         return self.end - self.begin
 
 
-def chunks_of(path: PathLike, size: int = CHUNK_BYTES) -> list[Chunk]:
-    """Parts of a file, of a size that depends on nothing but the file."""
-    total = os.path.getsize(path)
+def chunks_of(path: PathLike) -> list[Chunk]:
+    """Parts of a file, of one size whatever the number of workers."""
+    total, size = os.path.getsize(path), CHUNK_BYTES
     return [Chunk(str(path), begin, min(begin + size, total)) for begin in range(0, total, size)]
 
 
