@@ -18,16 +18,11 @@ USER_DIR = REPOSITORY / "fairseq_interference"
 HOST_WARNINGS = [
     # fairseq.modules scripts its activation functions at import
     "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
-    # the same on newer Pythons
-    "ignore:`torch.jit.script` is not supported in Python 3.14:DeprecationWarning",
-    # torch's encoder layer refuses the nested fast path for odd heads; the host constructs it that way
-    "ignore:enable_nested_tensor is True, but:UserWarning",
-    # omegaconf 2.0 under official fairseq
-    "ignore:pkg_resources is deprecated as an API:DeprecationWarning",
-    # torch's lr_scheduler sees an optimizer step that the host's own wrapper made
-    "ignore:Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step\\(\\)`:UserWarning",
-    # tensorboard reads protobuf's old type names
-    "ignore:Type google.protobuf.pyext:DeprecationWarning",
+    # the host turns flags into its configuration with hydra's old names
+    "ignore:hydra.experimental.initialize\\(\\) is no longer experimental:UserWarning",
+    "ignore:hydra.experimental.compose\\(\\) is no longer experimental:UserWarning",
+    r"ignore:\s*The version_base parameter is not specified:UserWarning",
+    "ignore:In 'config'. Usage of deprecated keyword in package header:UserWarning",
 ]
 
 
