@@ -1,0 +1,194 @@
+"""Score checkpoints and write the records: what was run is read from the checkpoint, what it is worth is measured.
+
+    python -m fairseq_interference.evaluation.checkpoint_records --task ner --checkpoint C … --data prepared/NAME \\
+        --langs en,hi --results results
+
+One process scores any number of checkpoints. ``ner`` labels SPLIT of each language, writes the predictions in the
+official format and scores the two files; ``mlm`` measures perplexity on prepared text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_interference.errors import DONE, INTERRUPTED, DataError, InterferenceError
+from fairseq_interference.evaluation.records import Record, make_record, setting_of, write_record
+from fairseq_interference.languages import parse_codes
+
+SECTIONS = (
+    "common",
+    "optimization",
+    "dataset",
+    "checkpoint",
+    "model",
+    "task",
+    "criterion",
+    "optimizer",
+    "lr_scheduler",
+)
+STABLE_RULES = ("scheme", "average", "label_map")  # what scores must share to stand in one table
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON holds it; options that are not set are left out."""
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if hasattr(value, "_get_node"):  # omegaconf
+        from omegaconf import OmegaConf
+
+        value = OmegaConf.to_container(value, resolve=True, enum_to_str=True)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _seed_of(checkpoint: Optional[str]) -> Optional[int]:
+    """Seed of the checkpoint that was fine-tuned, if it is still there."""
+    if not checkpoint or not Path(checkpoint).is_file():
+        return None
+    from fairseq import checkpoint_utils
+
+    cfg = checkpoint_utils.load_checkpoint_to_cpu(checkpoint).get("cfg")
+    return None if cfg is None else int(cfg["common"]["seed"])
+
+
+def parameters_of(model: Any) -> dict[str, int]:
+    """Parameters that all languages share, of one language, and of all."""
+    shared, specific, languages = 0, 0, set()
+    for parameter in model.parameters():
+        language = (getattr(parameter, "optim_overrides", None) or {}).get("interference", {}).get("lang")
+        if language is None:
+            shared += parameter.numel()
+        else:
+            specific += parameter.numel()
+            languages.add(language)
+    return {
+        "shared": shared,
+        "per_language": specific // len(languages) if languages else 0,
+        "total": shared + specific,
+    }
+
+
+def _cost(path: Path, model: Any) -> dict[str, Any]:
+    """Updates and seconds as the trainer counted them; tokens and memory are not kept in a checkpoint."""
+    from fairseq import checkpoint_utils
+
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    history = state.get("optimizer_history") or [{}]
+    seconds = (state.get("extra_state") or {}).get("previous_training_time")
+    return {
+        "parameters": parameters_of(model),
+        "updates": history[-1].get("num_updates"),
+        "seconds": None if seconds is None else round(float(seconds), 3),
+    }
+
+
+class Scored:
+    """A loaded checkpoint and what its records have in common."""
+
+    def __init__(self, path: Path, name: Optional[str] = None) -> None:
+        from fairseq_interference import load
+
+        self.path = path
+        self.loaded = load(str(path))
+        cfg = self.loaded.cfg
+        config = {section: plain(cfg[section]) for section in SECTIONS if cfg.get(section) is not None}
+        pretrained = _seed_of(config["checkpoint"].get("finetune_from_model"))
+        if pretrained is not None:
+            config["pretrain_seed"] = pretrained
+        self.run = {
+            "id": name or path.resolve().parent.name,
+            "arch": config["model"].get("arch") or config["model"]["_name"],
+            "languages": self.loaded.languages.codes,
+            "config": config,
+            "seed": int(cfg["common"]["seed"]),
+        }
+        self.cost = _cost(path, self.loaded.model)
+
+    def record(self, setting: str, train_langs: Sequence[str], evaluation: Mapping[str, Any]) -> Record:
+        run = {**self.run, "setting": setting, "train_langs": list(train_langs)}
+        return make_record(run=run, evaluation=evaluation, cost=self.cost)
+
+
+def ner_record(scored: Scored, data: Path, lang: str, split: str, predictions: Path) -> Record:
+    """Label ``data/lang/split.jsonl``, write the labels in the official format, score the two files.
+
+    Args:
+        scored: a checkpoint with a head ``tagging``.
+        data: prepared benchmark.
+        predictions: file that gets the predicted labels.
+    """
+    from fairseq_interference.data.readers import ner
+    from fairseq_interference.evaluation.predict import predict_labels, written_format
+    from fairseq_interference.evaluation.score_files import score_ner_files
+
+    task = scored.loaded.task
+    source, gold = data / lang / f"{split}.jsonl", data / lang / f"{split}.gold"
+    sentences = ner.read(source)
+    labels = predict_labels(scored.loaded.model, task, sentences.words, lang)
+    predictions.parent.mkdir(parents=True, exist_ok=True)
+    layout = written_format(source, sentences)
+    ner.write(predictions, sentences, labels, format=layout, lang=lang)
+    result = score_ner_files(gold if gold.is_file() else source, predictions, lang=lang)
+    evaluation = {
+        "benchmark": data.name,
+        "split": split,
+        "language": lang,
+        "n": result["n"],
+        "metrics": result["metrics"],
+        "rules": {name: result["rules"][name] for name in STABLE_RULES},
+    }
+    return scored.record(setting_of(lang, task.train_langs), task.train_langs, evaluation)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="run/evaluate.sh", description="Score checkpoints and write their records.")
+    parser.add_argument("--task", choices=("ner", "mlm"), default="ner")
+    parser.add_argument("--checkpoint", nargs="+", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--data", required=True, type=Path, help="prepared benchmark (ner), data-bin (mlm)")
+    parser.add_argument("--langs", metavar="xx,yy", help="languages to score (default: all of the checkpoint)")
+    parser.add_argument("--split", default="test", help="[%(default)s]")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records [%(default)s]")
+    parser.add_argument("--run-id", metavar="NAME", help="name of the run, for one checkpoint (default: its folder's)")
+    return parser
+
+
+def _score(args: argparse.Namespace, checkpoint: Path) -> None:
+    scored = Scored(checkpoint, args.run_id)
+    for lang in parse_codes(args.langs) if args.langs else scored.run["languages"]:
+        if args.task == "ner":
+            predictions = checkpoint.parent / "predictions" / f"{args.data.name}.{lang}.{args.split}"
+            record = ner_record(scored, args.data, lang, args.split, predictions)
+        else:
+            from fairseq_interference.evaluation.mlm_records import mlm_record
+
+            record = mlm_record(scored, args.data, lang, args.split)
+        path = write_record(args.results, record)
+        shown = {k: round(v, 4) for k, v in record["evaluation"]["metrics"].items() if isinstance(v, float)}
+        print(f"{scored.run['id']} {lang}: {shown} -> {path}", flush=True)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Score every checkpoint in every language; returns the exit code."""
+    args = make_parser().parse_args(argv)
+    try:
+        if args.run_id and len(args.checkpoint) > 1:
+            raise DataError("One name for several checkpoints.", where="--run-id", value=args.run_id)
+        for checkpoint in args.checkpoint:
+            _score(args, checkpoint)
+    except InterferenceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
