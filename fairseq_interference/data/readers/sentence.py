@@ -36,7 +36,7 @@ class Sentence:
     lines: list[int] = field(default_factory=list, repr=False)
     raw: list[str] = field(default_factory=list, repr=False)
     before: list[str] = field(default_factory=list, repr=False)
-    source: Optional[Source] = field(default=None, repr=False)
+    source: Optional[Source] = field(default=None, repr=False, compare=False)
 
 
 class NerFile(list[Sentence]):
