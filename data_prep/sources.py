@@ -139,12 +139,10 @@ def _from_yaml(raw: Path, langs: Sequence[str], file: Path) -> Found:
         )
     _check_one_language(everything, file)
     found = Found({lang: everything[lang] for lang in langs}, others=sorted(set(everything) - set(langs)))
-    taken = {
-        Path(path).resolve() for sources in everything.values() for s in sources for path in (s.path, s.pair) if path
-    }
-    found.unused = [
-        p.relative_to(raw).as_posix() for p in _files_below(raw) if p.resolve() not in {*taken, file.resolve()}
-    ]
+    taken = {file.resolve()}
+    for source in (source for sources in everything.values() for source in sources):
+        taken.update(Path(path).resolve() for path in (source.path, source.pair) if path)
+    found.unused = [path.relative_to(raw).as_posix() for path in _files_below(raw) if path.resolve() not in taken]
     _check_all(found)
     return found
 
@@ -155,15 +153,12 @@ def _entries(lang: str, entries: Any, raw: Path, file: Path) -> list[Source]:
     found: list[Source] = []
     for entry in entries:
         options = {"path": entry} if isinstance(entry, str) else entry
-        if (
-            not isinstance(options, dict)
-            or "path" not in options
-            or set(options) - {"path", "format", "pair", "column"}
-        ):
+        if not isinstance(options, dict) or "path" not in options or set(options) - set(KEYS):
             raise UsageError(
-                "A source is a path, or an object with path, format, pair, column.",
+                "A source is a path, or an object with path and options.",
                 where=f"{file}: {lang}",
                 value=str(entry),
+                allowed=", ".join(KEYS),
             )
         found.extend(_expand(options, raw, f"{file}: {lang}"))
     return found

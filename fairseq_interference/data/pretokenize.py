@@ -92,6 +92,18 @@ def is_unspaced_language(lang: str) -> bool:
 
 
 def _moses_line(text: str, lang: str) -> str:
+    """Moses rules over a line; words that hold marks without a letter (``(\u0301``) are left whole."""
+    tokens = _moses_words(text, lang)
+    if not lone_marks(text, tokens):
+        return tokens
+    words = []
+    for word in text.split(" "):
+        split = _moses_words(word, lang)
+        words.append(word if lone_marks(word, split) else split)
+    return " ".join(words)
+
+
+def _moses_words(text: str, lang: str) -> str:
     tokenizer = moses(lang)
     if not _UNSPACED.search(text):
         return str(tokenizer.tokenize(text, return_str=True, escape=False))
