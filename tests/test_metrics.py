@@ -31,7 +31,7 @@ Labels = list[list[str]]
 
 def seqeval_scores(gold: Labels, predicted: Labels, scheme: str) -> dict[str, Any]:
     """What seqeval says, its warnings about empty denominators left out."""
-    from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
+    from seqeval.metrics import accuracy_score, classification_report
     from seqeval.scheme import IOB2
 
     mode: dict[str, Any] = {"mode": "strict", "scheme": IOB2} if scheme == "iob2" else {}
@@ -39,10 +39,11 @@ def seqeval_scores(gold: Labels, predicted: Labels, scheme: str) -> dict[str, An
         warnings.simplefilter("ignore")
         entities = any(SCHEMES[scheme](labels) for labels in [*gold, *predicted])
         report = classification_report(gold, predicted, output_dict=True, **mode) if entities else {}
+        micro = report.get("micro avg", {"f1-score": 0.0, "precision": 0.0, "recall": 0.0})
         return {
-            "f1": f1_score(gold, predicted, **mode),
-            "precision": precision_score(gold, predicted, **mode),
-            "recall": recall_score(gold, predicted, **mode),
+            "f1": micro["f1-score"],
+            "precision": micro["precision"],
+            "recall": micro["recall"],
             "accuracy": accuracy_score(gold, predicted),
             "per_type": {
                 kind: {"precision": row["precision"], "recall": row["recall"], "f1": row["f1-score"]}
@@ -60,6 +61,19 @@ def assert_as_seqeval(gold: Labels, predicted: Labels) -> None:
         assert list(ours["per_type"]) == list(theirs["per_type"])
         for kind, row in theirs["per_type"].items():
             assert ours["per_type"][kind] == pytest.approx(row, abs=1e-12), (scheme, kind)
+
+
+def test_oracle_agrees_with_its_own_short_forms() -> None:
+    from seqeval.metrics import f1_score, precision_score, recall_score
+    from seqeval.scheme import IOB2
+
+    gold = [["B-A", "I-A", "O", "I-B"], ["B-B", "O"]]
+    predicted = [["B-A", "I-A", "I-B", "I-B"], ["I-B", "B-A"]]
+    for scheme, mode in (("iob2", {"mode": "strict", "scheme": IOB2}), ("conlleval", {})):
+        ours = ner_scores(gold, predicted, scheme)
+        assert ours["f1"] == pytest.approx(f1_score(gold, predicted, **mode))
+        assert ours["precision"] == pytest.approx(precision_score(gold, predicted, **mode))
+        assert ours["recall"] == pytest.approx(recall_score(gold, predicted, **mode))
 
 
 def perturbed(gold: Labels, share: float, labels: Sequence[str], seed: int) -> Labels:
