@@ -76,3 +76,42 @@ def write_dictionary(path: Path, tokenizer: Tokenizer, langs: tuple[str, ...] = 
     every = [w for lang in langs for w in (WORDS[lang] + PEOPLE[lang] + PLACES[lang])]
     pieces = sorted({piece for word in tokenizer.encode_words(every, langs[0]) for piece in word})
     path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
+
+
+def write_checkpoint(folder: Path, langs: tuple[str, ...] = ("xa", "xb"), arch: str = "xlm_joint_tiny", *flags: str) -> Path:
+    """A randomly initialised checkpoint with everything that belongs beside it; returns its path."""
+    import torch
+    from fairseq import options, tasks, utils
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from omegaconf import OmegaConf
+
+    import fairseq_interference
+    from fairseq_interference.data.companions import write_companions
+    from fairseq_interference.languages import LanguageList
+
+    fairseq_interference.register()
+    data = folder / "data"
+    tokenizer = write_tokenizer(data / "tokenizer", langs)
+    write_dictionary(data / "dict.txt", tokenizer, langs)
+    LanguageList(langs).write(data / "languages.txt")
+    command = [str(data), "--task", "xlm_masked_lm", "--arch", arch, "--langs", ",".join(langs), "--seed", "1"]
+    command += ["--save-dir", str(folder), "--tokens-per-sample", "64", "--encoder-embed-dim", "32"]
+    command += ["--encoder-ffn-embed-dim", "64", "--encoder-attention-heads", "2", *flags]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    task = tasks.setup_task(cfg.task)
+    utils.set_torch_seed(1)
+    model = task.build_model(cfg.model, from_checkpoint=True)
+    history = {"criterion_name": "None", "optimizer_name": "None", "lr_scheduler_state": {}, "num_updates": 0}
+    state = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
+        "last_optimizer_state": None,
+    }
+    torch.save(state, folder / "checkpoint_last.pt")
+    write_companions(folder, LanguageList(langs), data / "dict.txt", data / "tokenizer")
+    return folder / "checkpoint_last.pt"

@@ -15,7 +15,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_interference.criterions.xlm_tagging import HEAD, check_metric, metric_names
-from fairseq_interference.data.companions import LAST, Companions, check_companions, find_companions, write_companions
+from fairseq_interference.data.companions import Companions, check_companions, write_companions
 from fairseq_interference.data.dictionary import digest_of_file
 from fairseq_interference.data.iterator import LanguageBatchIterator
 from fairseq_interference.data.prepared import (
@@ -27,6 +27,7 @@ from fairseq_interference.data.prepared import (
     read_labels,
     read_sentences,
 )
+from fairseq_interference.data.pretrained import companions_of, pretrained_positions, starting_checkpoint
 from fairseq_interference.data.tagging import IGNORE, Example, TaggingDataset, WordEncoder, make_examples
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
@@ -108,7 +109,7 @@ class TaggingTask(PresenceMixin, FairseqTask):
     @classmethod
     def setup_task(cls, cfg: TaggingConfig, **kwargs: Any) -> "TaggingTask":
         """Read label file, dictionary, languages and tokenizer; check the flags against them."""
-        companions = _companions(cfg)
+        companions = companions_of(cfg)
         if companions.tokenizer_dir is None:
             raise CheckpointError(
                 "The checkpoint was trained without a tokenizer, so words cannot be encoded.",
@@ -300,8 +301,8 @@ class TaggingTask(PresenceMixin, FairseqTask):
         return len(wanted & given), len(given), len(wanted)
 
     def max_positions(self) -> Optional[int]:
-        """Tokens of a window; None before the model is built."""
-        return self._limit
+        """Tokens of a window; before the model is built, the positions of the pretrained checkpoint."""
+        return self._limit or pretrained_positions(starting_checkpoint(self.cfg))
 
     @property
     def source_dictionary(self) -> Dictionary:
@@ -315,14 +316,3 @@ class TaggingTask(PresenceMixin, FairseqTask):
 def _selection(train: list[str], others: list[str], selection: str) -> list[str]:
     chosen = {"source-dev": train, "target-dev": others, "all-dev": [*train, *others]}[str(selection)]
     return list(dict.fromkeys(chosen))
-
-
-def _companions(cfg: TaggingConfig) -> Companions:
-    """Companions of the first place that is given; see --companions."""
-    given = cfg.companions
-    if given and Path(given).is_dir():
-        given = str(Path(given) / LAST)
-    beside = str(Path(cfg.data) / LAST) if (Path(cfg.data) / "dict.txt").is_file() else None
-    restored = cfg.restore_file if cfg.restore_file != LAST else None
-    resumed = str(Path(cfg.save_dir or "checkpoints") / LAST)
-    return find_companions(given or beside or cfg.finetune_from_model or restored or resumed)

@@ -1,0 +1,195 @@
+"""What run/finetune_ner.sh asks of checkpoints: the flags that build a model again, and scores of many runs at once.
+
+    python -m fairseq_interference.evaluation.finetuned flags --checkpoint C
+    python -m fairseq_interference.evaluation.finetuned score --checkpoint C … --data prepared/NAME --langs en,hi
+
+One process scores everything. Each language and split of a checkpoint is a stage: what is done is skipped, and a
+checkpoint is loaded only if something of it is left to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_interference.data.prepared import find_split, languages_in
+from fairseq_interference.errors import DONE, INTERRUPTED, CheckpointError, DataError, InterferenceError
+from fairseq_interference.evaluation.checkpoint_records import Scored, ner_record
+from fairseq_interference.evaluation.records import write_record
+from fairseq_interference.languages import parse_codes
+from fairseq_interference.stages import file_hash, stage, write_json
+
+RECORD_FILE = "record.json"
+#: sections of a configuration that tell one experiment from another; places and machines are in the others
+EXPERIMENT = ("model", "task", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset")
+PLACES = frozenset({"data", "save_dir", "restore_file", "finetune_from_model", "companions", "num_workers", "seed"})
+
+
+def option(section: Any, name: str) -> Any:
+    """A value of a configuration section, whatever it is made of; None if it is not there."""
+    return getattr(section, name, None) if isinstance(section, argparse.Namespace) else section.get(name)
+
+
+def model_flags(checkpoint: Path) -> list[str]:
+    """``KEY=VALUE`` of the arch, and of every model option that the checkpoint has and its arch does not preset."""
+    import fairseq_interference
+
+    fairseq_interference.register()
+    from fairseq import checkpoint_utils
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    from fairseq_interference.loading import declared_options
+
+    model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
+    arch = str(option(model, "arch") or option(model, "_name"))
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise CheckpointError("The arch of this checkpoint is not known here.", where=checkpoint, value=arch)
+    preset = argparse.Namespace()
+    ARCH_CONFIG_REGISTRY[arch](preset)
+    flags = [f"arch={arch}"]
+    for name, default in sorted(declared_options(ARCH_MODEL_REGISTRY[arch]).items()):
+        value = option(model, name)
+        if value not in (None, False, default) and value != getattr(preset, name, None):
+            flags.append(f"{name.replace('_', '-')}={'true' if value is True else value}")
+    return flags
+
+
+def run_id(scored: Scored, benchmark: str) -> str:
+    """Arch, languages, benchmark, training languages, seed and a hash of all other settings."""
+    languages = scored.run["languages"]
+    names = "+".join(languages) if len(languages) <= 6 else f"{len(languages)}-{scored.loaded.languages.digest[:8]}"
+    config = scored.run["config"]
+    settings = {
+        name: {k: v for k, v in config[name].items() if k not in PLACES} for name in EXPERIMENT if name in config
+    }
+    settings["pretrain_seed"] = config.get("pretrain_seed")
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    train = "+".join(scored.loaded.task.train_langs)
+    return ".".join([scored.run["arch"], names, benchmark, train, f"seed{scored.run['seed']}", digest])
+
+
+def splits_there(data: Path, langs: Sequence[str], splits: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of language and split that are prepared.
+
+    Raises:
+        DataError: a language has none of the splits.
+    """
+    pairs = [(lang, split) for lang in langs for split in splits if find_split(data, lang, split).is_file()]
+    missing = [lang for lang in langs if lang not in {there for there, _ in pairs}]
+    if missing:
+        raise DataError(
+            "A language has none of these splits.",
+            where=find_split(data, missing[0], splits[0]).parent,
+            value=",".join(splits),
+            allowed=f"languages there: {','.join(languages_in(data))}",
+        )
+    return pairs
+
+
+class Run:
+    """A fine-tuned checkpoint that is loaded at the first use.
+
+    Args:
+        checkpoint: its file.
+        fallback_lang: language whose parts serve a language that the checkpoint does not know.
+        cpu: stay on the CPU.
+    """
+
+    def __init__(self, checkpoint: Path, fallback_lang: Optional[str] = None, cpu: bool = False) -> None:
+        self.checkpoint = checkpoint
+        self.fallback_lang = fallback_lang
+        self.cpu = cpu
+        self._scored: Optional[Scored] = None
+
+    def scored(self, benchmark: str) -> Scored:
+        """Load, once."""
+        if self._scored is None:
+            import torch
+
+            self._scored = Scored(self.checkpoint)
+            self._scored.run["id"] = run_id(self._scored, benchmark)
+            self._scored.loaded.task.cfg.fallback_lang = self.fallback_lang
+            if torch.cuda.is_available() and not self.cpu:
+                self._scored.loaded.model.cuda()
+        return self._scored
+
+    def score(self, data: Path, pairs: Sequence[tuple[str, str]], results: Optional[Path], force: bool) -> list[Any]:
+        """Predict and score languages and splits; write a record each.
+
+        Raises:
+            StageError: scored before with another checkpoint or gold file.
+        """
+        settings = {"checkpoint": file_hash(self.checkpoint), "fallback_lang": self.fallback_lang}
+        records = []
+        for lang, split in pairs:
+            out = self.checkpoint.parent / "scores" / f"{data.name}.{lang}.{split}"
+            gold = find_split(data, lang, split)
+            with stage(out, inputs={"gold": gold}, settings=settings, force=force) as folder:
+                if folder is not None:
+                    record = ner_record(self.scored(data.name), data, lang, split, folder / f"{split}.predictions")
+                    record["evaluation"]["rules"]["parts"] = self.parts(lang)
+                    write_json(folder / RECORD_FILE, record)
+            records.append(json.loads((out / RECORD_FILE).read_text(encoding="utf-8")))
+            if results is not None:
+                write_record(results, records[-1])
+        return records
+
+    def parts(self, lang: str) -> str:
+        """Whose parts served ``lang``: its ``own``, another language's, or ``none`` for a language never seen."""
+        languages = self._scored.loaded.languages if self._scored else ()
+        return "own" if lang in languages else self.fallback_lang or "none"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fairseq_interference.evaluation.finetuned")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    flags = verbs.add_parser("flags", help="print arch and model options of a checkpoint as KEY=VALUE lines")
+    flags.add_argument("--checkpoint", type=Path, required=True, metavar="FILE")
+    score = verbs.add_parser("score", help="predict, score and record")
+    score.add_argument("--checkpoint", type=Path, nargs="+", required=True, metavar="FILE", help="fine-tuned")
+    score.add_argument("--data", type=Path, required=True, metavar="DIR", help="prepared benchmark")
+    score.add_argument("--langs", required=True, metavar="CODES", help="languages to score, en,hi,sw")
+    score.add_argument("--splits", default="dev,test", help="prepared splits [%(default)s]")
+    score.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: none are written)")
+    score.add_argument("--fallback-lang", metavar="CODE", help="language whose parts serve an unknown language")
+    score.add_argument("--cpu", action="store_true", help="stay on the CPU")
+    score.add_argument("--force", action="store_true", help="score again what was scored with other inputs")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    for checkpoint in args.checkpoint if args.verb == "score" else [args.checkpoint]:
+        if not checkpoint.is_file():
+            raise CheckpointError("There is no such checkpoint.", where=checkpoint)
+    if args.verb == "flags":
+        print("\n".join(model_flags(args.checkpoint)))
+        return
+    pairs = splits_there(args.data, parse_codes(args.langs), [split.strip() for split in args.splits.split(",")])
+    for checkpoint in args.checkpoint:
+        for record in Run(checkpoint, args.fallback_lang, args.cpu).score(args.data, pairs, args.results, args.force):
+            found = record["evaluation"]
+            print(
+                f"{checkpoint.parent}  {found['language']} {found['split']}  F1 {100 * found['metrics']['f1']:.2f}",
+                flush=True,
+            )
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Exit codes as of the console: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    try:
+        _run(_parser().parse_args(argv))
+    except InterferenceError as error:
+        print(f"finetuned: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
