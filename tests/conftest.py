@@ -23,6 +23,8 @@ HOST_WARNINGS = [
     "ignore:hydra.experimental.compose\\(\\) is no longer experimental:UserWarning",
     r"ignore:\s*The version_base parameter is not specified:UserWarning",
     "ignore:In 'config'. Usage of deprecated keyword in package header:UserWarning",
+    r"ignore:\s*'config' is validated against ConfigStore schema with the same name:UserWarning",
+    r"ignore:\s*The strict flag in the compose API is deprecated:UserWarning",
 ]
 
 
