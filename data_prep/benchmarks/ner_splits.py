@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from data_prep.benchmarks.common import SPLITS, WHOLE, draw, leaks, sha256, table
+from fairseq_interference.data.readers.entities import conlleval_entities
 from fairseq_interference.data.readers.labels import OUTSIDE, to_iob2
 from fairseq_interference.data.readers.layouts import LAYOUTS
 from fairseq_interference.data.readers.ner import NerFile, Sentence, format_sentences
 from fairseq_interference.errors import DataError, UsageError
-from fairseq_interference.evaluation.metrics import conlleval_entities
 
 
 @dataclass

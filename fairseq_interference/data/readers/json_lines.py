@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import regex
 
+from fairseq_interference.data.readers.entities import conlleval_entities
 from fairseq_interference.data.readers.labels import OUTSIDE, LabelMap, LabelReader
 from fairseq_interference.data.readers.lines import bare, is_blank, shown
 from fairseq_interference.data.readers.sentence import NerFile, Sentence
@@ -35,7 +36,7 @@ class SpanSource:
         if labels is None:
             return [self.line]
         spans = []
-        for first, last, kind in _entities(labels):
+        for kind, first, last in conlleval_entities(labels):
             spans.append({"start_byte": self.words[first][0], "limit_byte": self.words[last][1], "label": kind})
         encoded = self.record["text"].encode()
         texts = [f"{s['label']}: {encoded[s['start_byte'] : s['limit_byte']].decode()}" for s in spans]
@@ -181,19 +182,6 @@ def _byte_offsets(text: str) -> list[int]:
     for character in text:
         offsets.append(offsets[-1] + len(character.encode()))
     return offsets
-
-
-def _entities(labels: Sequence[str]) -> list[tuple[int, int, str]]:
-    """First word, last word and type; an I- that continues nothing starts an entity."""
-    found: list[tuple[int, int, str]] = []
-    previous = OUTSIDE
-    for number, label in enumerate(labels):
-        if label[:2] == "I-" and previous[2:] == label[2:]:
-            found[-1] = (found[-1][0], number, label[2:])
-        elif label != OUTSIDE:
-            found.append((number, number, label[2:]))
-        previous = label
-    return found
 
 
 def _texts(value: Any) -> bool:
