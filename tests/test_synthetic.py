@@ -117,7 +117,7 @@ def test_raw_lines_are_parallel(world: Path, truth: dict[str, Any]) -> None:
     }
     for code in CODES:
         for mine, first in zip(lines[code], lines["xa"]):
-            assert re.findall(r"[0-9]+", mine) == re.findall(r"[0-9]+", first)
+            assert sorted(re.findall(r"[0-9]+", mine)) == sorted(re.findall(r"[0-9]+", first))
             assert mine == unicodedata.normalize("NFC", mine)
             assert mine == mine.lower()
             assert "  " not in mine

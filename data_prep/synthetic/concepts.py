@@ -30,6 +30,7 @@ AFFIXES = (
     + [f"a:noun.{gender}.{number}" for gender in "abc" for number in ("sing", "plur")]
     + [f"a:verb.{gender}.{number}" for gender in "abc" for number in ("sing", "plur")]
     + [f"a:tense.{tense}" for tense in ("past", "future")]
+    + [f"a:name.{kind}.{variant}" for kind in ("given", "family", "LOC", "ORG") for variant in range(2)]
 )
 
 
@@ -75,6 +76,7 @@ class Inventory:
         alias: name concept -> concept whose word it shares (*Baker*, *Apple*, *Washington*).
         parent: noun -> hypernym, up to the category's own noun.
         antonym: adjective or verb -> its opposite.
+        endings: name -> affix that its root ends in where it is coined (*-son*, *-burg*).
     """
 
     def __init__(self, size: int, rng: random.Random) -> None:
@@ -82,13 +84,13 @@ class Inventory:
         self.children: dict[str, list[str]] = {}
         self.antonym: dict[str, str] = {}
         self.alias: dict[str, str] = {}
-        self.classes: dict[str, list[str]] = {"function": [f"f:{word}" for word in FUNCTION_WORDS]}
+        self.classes: dict[str, list[str]] = {"affix": list(AFFIXES)}
+        self.classes["function"] = [f"f:{word}" for word in FUNCTION_WORDS]
         self.classes["numeral"] = list(NUMERALS)
         self._nouns(round(size * 0.55), rng)
         self._verbs(round(size * 0.22), rng)
         self._modifiers(round(size * 0.17), round(size * 0.06), rng)
         self._names(size, rng)
-        self.classes["affix"] = list(AFFIXES)
 
     def _nouns(self, size: int, rng: random.Random) -> None:
         leaves = max(1, size // (CATEGORIES * GROUPS) - 1)
@@ -147,7 +149,7 @@ class Inventory:
     def _names(self, size: int, rng: random.Random) -> None:
         nouns = self.classes["noun"]
         sizes = {"given": size // 8, "family": size // 5, "LOC": size // 5, "ORG": size // 7}
-        ambiguous = {"given": 0.0, "family": 0.3, "LOC": 0.35, "ORG": 0.5}
+        ambiguous = {"given": 0.0, "family": 0.2, "LOC": 0.25, "ORG": 0.4}
         own: list[str] = []
         pool: dict[str, list[str]] = {"noun": list(nouns)}
         self.names: dict[str, Names] = {}
@@ -163,6 +165,9 @@ class Inventory:
             pool[kind] = [concept for concept in concepts if concept not in self.alias]
             held_out = set(rng.sample(concepts, count // 4))
             self.names[kind] = Names(
-                Zipf([c for c in concepts if c not in held_out], 0.8), Zipf([c for c in concepts if c in held_out], 0.8)
+                Zipf([c for c in concepts if c not in held_out], 0.9), Zipf([c for c in concepts if c in held_out], 0.9)
             )
         self.classes["name"] = own
+        self.endings = {
+            concept: f"a:name.{concept.split(':')[0]}.{rng.randrange(2)}" for concept in own if rng.random() < 0.6
+        }

@@ -32,9 +32,10 @@ from data_prep.synthetic.meaning import (
 from data_prep.synthetic.meaning import Place as PlacePhrase
 
 SHORTEST, LONGEST = 5, 22  # concepts in a sentence; particles make the words a few more
+OUT_OF_CHARACTER = 0.06  # arguments of another category than the verb likes
 NAME_SHARE = {HUMAN: 0.5, PLACE: 0.6, ORGANISATION: 0.65}
 HELD_OUT_SHARE = {"raw": 0.25, "train": 0.0, "dev": 0.35, "test": 0.35}
-DETERMINERS = (None, "f:the", "f:the", "f:a", "f:a", "f:every", "f:some")
+DETERMINERS = ("f:the", "f:the", "f:a", "f:a", "f:every", "f:some")
 
 
 class Grammar:
@@ -107,7 +108,7 @@ class Grammar:
     def phrase(self, category: int, group: int, rich: float) -> Phrase:
         """A noun phrase of a category (rarely of another one, so that nothing is certain)."""
         rng = self.rng
-        if rng.random() < 0.1:
+        if rng.random() < OUT_OF_CHARACTER:
             category = rng.randrange(CATEGORIES)
         if category in NAME_OF and rng.random() < NAME_SHARE[category]:
             phrase = self._named(category, rich)
@@ -129,7 +130,7 @@ class Grammar:
         elif chance < 0.28:
             head = inventory.groups[category].draw(rng)
         else:
-            head = (by_group[group] if chance < 0.65 else mixed).draw(rng)
+            head = (by_group[group] if chance < 0.75 else mixed).draw(rng)
         plural = rng.random() < 0.3
         determiner = rng.choice(DETERMINERS)
         if plural and rng.random() < 0.35:

@@ -91,19 +91,21 @@ class Lexicon:
                 donor = pick(weights, chance)
                 borrowed = self.roots[earlier[donor]][concept] if donor < len(earlier) else None
                 if borrowed is None or (kind == "affix" and borrowed in taken):
-                    borrowed = self._coin(code, kind, rank, taken, rng)
+                    ending = roots.get(self.inventory.endings.get(concept, ""), "")
+                    borrowed = self._coin(code, kind, rank, ending, taken, rng)
                 taken.add(borrowed)
                 roots[concept] = borrowed
         for concept, source in self.inventory.alias.items():
             roots[concept] = roots[source]
         return roots
 
-    def _coin(self, code: str, kind: str, rank: int, taken: set[str], rng: random.Random) -> str:
+    def _coin(self, code: str, kind: str, rank: int, ending: str, taken: set[str], rng: random.Random) -> str:
         sounds = self.sounds[code]
         longer = 0
         while True:
             for _ in range(20):
-                root = sounds.affix(rng) if kind == "affix" else sounds.root(rng, _syllables(kind, rank, rng) + longer)
+                syllables = _syllables(kind, rank, rng) + longer - bool(ending)
+                root = sounds.affix(rng) if kind == "affix" else sounds.root(rng, max(1, syllables)) + ending
                 if root not in taken and (kind == "affix" or len(root) > 1):
                     return root
             longer += kind != "affix"

@@ -32,7 +32,7 @@ def _share(flags: Sequence[bool]) -> float:
 
 
 def _used_affixes(spec: LanguageSpec, inventory: Inventory) -> list[str]:
-    affixes = inventory.classes["affix"]
+    affixes = [affix for affix in inventory.classes["affix"] if not affix.startswith("a:name.")]
     if spec.morphology == "isolating":
         return []
     stacked = [affix for affix in affixes if "." not in affix]
