@@ -65,7 +65,6 @@ def binarize(pieces: Mapping[str, Path], dictionary: Path, out: Path, workers: i
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Command line."""
-    die_with_parent()
     parser = argparse.ArgumentParser(prog="data_prep.binarize", description=__doc__.split("\n")[0])
     parser.add_argument("--pieces", nargs="+", required=True, metavar="LANG=FOLDER")
     parser.add_argument("--dict", required=True, type=Path)
@@ -79,4 +78,5 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(run_main(main))

@@ -53,14 +53,17 @@ def run(made: Plan) -> None:
         begin = time.monotonic()
         if name == "data_prep.binarize":
             _publish(made)
-            done = subprocess.run([sys.executable, "-m", name, *argv], check=False)
-            if done.returncode:
-                raise DataError(
-                    "fairseq-preprocess failed.", where=shlex.join(["python", "-m", name]), value=done.returncode
-                )
+            _in_own_process(name, argv)
         else:
             main(argv)
         say(f"    {time.monotonic() - begin:.1f} s")
+
+
+def _in_own_process(name: str, argv: list[str]) -> None:
+    """The host's memory and settings stay out of this process."""
+    done = subprocess.run([sys.executable, "-m", name, *argv], check=False)
+    if done.returncode:
+        raise DataError("fairseq-preprocess failed.", where=f"python -m {name}", value=done.returncode)
 
 
 def _replace(source: Path, target: Path) -> None:
