@@ -77,3 +77,32 @@ def test_broken_tokenizer(data, capsys):
 def test_absent_folder_and_nothing_to_check(tmp_path, capsys):
     assert check(capsys, "--data", tmp_path / "absent")[0] == 1
     assert check(capsys)[0] == 2
+
+
+CONFIG = """
+task: xlm_masked_lm
+arch: {arch}
+langs: {langs}
+save_dir: {save}
+train:
+  {flag}: 10
+"""
+
+
+def write_config(path, **changes):
+    values = {"arch": "xlm_joint_tiny", "langs": "[xa, xb]", "save": path.parent / "save", "flag": "max-update"}
+    path.write_text(CONFIG.format(**{**values, **changes}))
+    return path
+
+
+def test_configuration(data, capsys, tmp_path):
+    good = write_config(tmp_path / "good.yaml")
+    code, printed = check(capsys, "--config", good, "--data", data)
+    assert code == 0 and "every flag is known" in printed
+    bad = write_config(tmp_path / "bad.yaml", flag="max-updates-typo", langs="[xa, xz]")
+    worse = tmp_path / "worse.yaml"
+    worse.write_text("arch: x\nflavour: y\n")
+    code, printed = check(capsys, "--config", good, bad, worse, "--data", data)
+    assert code == 1
+    for part in ("max-updates-typo", "no folder for language xz", "flavour", "no task"):
+        assert part in printed, part

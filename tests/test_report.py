@@ -314,3 +314,27 @@ def test_no_host_is_imported():
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert child.stdout.strip() == "set()"
+
+
+def test_parts_of_another_language_are_said_and_do_not_split_the_table():
+    own, other = record("xlm_adpt", "xb", 0.5, train=["xa"]), record("xlm_adpt", "xc", 0.4, train=["xa"])
+    own["evaluation"]["rules"] = {"scheme": "iob2", "parts": "own"}
+    other["evaluation"]["rules"] = {"scheme": "iob2", "parts": "xa"}
+    (table,) = build_tables([own, other])
+    assert table.rules == "scheme: iob2"
+    assert "xlm_adpt read xc with the parts of xa" in report_markdown.setting(table)
+
+
+def test_only_perplexity_per_character_crosses_dictionaries():
+    made = []
+    for arch, size in (("xlm_mono", 500), ("xlm_joint", 2000)):
+        item = record(arch, "xa", 3.0, setting="pretrain", metric="perplexity_per_token")
+        item["evaluation"]["metrics"]["perplexity_per_character"] = 2.0
+        item["evaluation"]["rules"] = {"dictionary_size": size}
+        made.append(item)
+    tables = build_tables(made)
+    assert [(t.metric, t.columns) for t in tables] == [
+        ("perplexity_per_token", ("xlm_joint",)),
+        ("perplexity_per_token", ("xlm_mono",)),
+        ("perplexity_per_character", ("xlm_mono", "xlm_joint")),
+    ]

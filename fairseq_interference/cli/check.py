@@ -143,7 +143,7 @@ def check_space(folder: Path, found: Findings) -> None:
 
 def check_config(path: Path, data: Optional[str], found: Findings) -> None:
     """One configuration: YAML, keys, and every flag as the host's own parser knows it; then its data."""
-    from fairseq_interference import launch
+    import fairseq_interference.launch as launch
 
     try:
         config: Any = launch.read_config(path)

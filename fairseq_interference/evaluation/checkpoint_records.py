@@ -147,6 +147,23 @@ def ner_record(scored: Scored, data: Path, lang: str, split: str, predictions: P
     return scored.record(setting_of(lang, task.train_langs), task.train_langs, evaluation)
 
 
+def mlm_record(scored: Scored, data: Path, lang: str, split: str, max_lines: Optional[int] = None) -> Record:
+    """Perplexity of a masked language model on ``data/lang/split``."""
+    from fairseq_interference.evaluation.mlm import mlm_perplexity
+
+    result = mlm_perplexity(scored.path, data=data, lang=lang, split=split, max_lines=max_lines)
+    rules = {name: rule for name, rule in result["rules"].items() if name != "split"}
+    evaluation = {
+        "benchmark": "mlm",
+        "split": split,
+        "language": lang,
+        "n": result["n"],
+        "metrics": result["metrics"],
+        "rules": rules,
+    }
+    return scored.record("pretrain", scored.run["languages"], evaluation)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="run/evaluate.sh", description="Score checkpoints and write their records.")
     parser.add_argument("--task", choices=("ner", "mlm"), default="ner")
@@ -155,6 +172,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--langs", metavar="xx,yy", help="languages to score (default: all of the checkpoint)")
     parser.add_argument("--split", default="test", help="[%(default)s]")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records [%(default)s]")
+    parser.add_argument("--max-lines", type=int, metavar="N", help="mlm: read only the first lines")
     parser.add_argument("--run-id", metavar="NAME", help="name of the run, for one checkpoint (default: its folder's)")
     return parser
 
@@ -166,9 +184,7 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
             predictions = checkpoint.parent / "predictions" / f"{args.data.name}.{lang}.{args.split}"
             record = ner_record(scored, args.data, lang, args.split, predictions)
         else:
-            from fairseq_interference.evaluation.mlm_records import mlm_record
-
-            record = mlm_record(scored, args.data, lang, args.split)
+            record = mlm_record(scored, args.data, lang, args.split, args.max_lines)
         path = write_record(args.results, record)
         shown = {k: round(v, 4) for k, v in record["evaluation"]["metrics"].items() if isinstance(v, float)}
         print(f"{scored.run['id']} {lang}: {shown} -> {path}", flush=True)

@@ -9,7 +9,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -35,12 +35,18 @@ class Metric:
     unit: str = "points"
 
 
-# Metrics that become tables, in this order; a benchmark gets the first that its records hold, pre-training gets all.
 TASK_METRICS = {"f1": Metric("F1"), "accuracy": Metric("accuracy"), "em": Metric("exact match")}
 PRETRAIN_METRICS = {
-    "perplexity_token": Metric("perplexity per token", 1.0, 2, False, ""),
-    "perplexity_char": Metric("perplexity per character", 1.0, 3, False, ""),
+    "perplexity_per_token": Metric("perplexity per token", 1.0, 2, False, ""),
+    "perplexity_per_character": Metric("perplexity per character", 1.0, 3, False, ""),
 }
+# Metrics of which a group gets the first that its records hold, and rules that may differ within a table: whose
+# language parts were used is said below it; perplexity per character may be compared across dictionaries.
+TABLES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("perplexity_per_token",), ("parts",)),
+    (("perplexity_per_character",), ("parts", "dictionary_size")),
+    (tuple(TASK_METRICS), ("parts",)),
+)
 METRICS = {**TASK_METRICS, **PRETRAIN_METRICS}
 
 
@@ -186,9 +192,14 @@ def _is_zero_shot(record: Record) -> bool:
     return bool(record["run"]["setting"] == "zero-shot")
 
 
-def _rules(record: Record) -> str:
+def _rules(record: Record, ignored: Collection[str]) -> str:
     rules = record["evaluation"]["rules"]
-    return rules if isinstance(rules, str) else json.dumps(rules, sort_keys=True, ensure_ascii=False)
+    if isinstance(rules, str):
+        return rules
+    shown = {name: rule for name, rule in rules.items() if name not in ignored and rule is not None}
+    if all(isinstance(rule, (str, int, float)) for rule in shown.values()):
+        return ", ".join(f"{name}: {rule}" for name, rule in sorted(shown.items()))
+    return json.dumps(shown, sort_keys=True, ensure_ascii=False)
 
 
 def language_order(records: Iterable[Record]) -> tuple[str, ...]:
@@ -232,10 +243,10 @@ class _Columns:
         return f"{arch} ({','.join(languages)})" if arch in self._ambiguous else str(arch)
 
 
-def _metrics_of(records: Sequence[Record], kind: str) -> list[str]:
-    known = PRETRAIN_METRICS if kind == "pretrain" else TASK_METRICS
-    held = [name for name in known if any(r["evaluation"]["metrics"].get(name) is not None for r in records)]
-    return held if kind == "pretrain" else held[:1]
+def _metric_of(records: Sequence[Record], known: Iterable[str]) -> list[str]:
+    """The first of the metrics that any of the records holds, or nothing."""
+    held = (name for name in known if any(r["evaluation"]["metrics"].get(name) is not None for r in records))
+    return [name for name in [next(held, None)] if name is not None]
 
 
 def _repeat(record: Record) -> Repeat:
@@ -261,12 +272,12 @@ def _cell(records: Sequence[Record], metric: str, where: str) -> Cell:
     return Cell(tuple(float(values[repeat]) for repeat in held), tuple(held))
 
 
-def _groups(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
+def _groups(records: Iterable[Record], ignored: Collection[str]) -> dict[GroupKey, list[Record]]:
     """(kind, benchmark, split, source, rules) -> records. A source's own score is in both kinds of table."""
     groups: dict[GroupKey, list[Record]] = defaultdict(list)
     for record in records:
         evaluation, trained = record["evaluation"], tuple(record["run"]["train_langs"])
-        head, rules = (evaluation["benchmark"], evaluation["split"]), _rules(record)
+        head, rules = (evaluation["benchmark"], evaluation["split"]), _rules(record, ignored)
         if record["run"]["setting"] == "pretrain":
             groups[("pretrain", *head, (), rules)].append(record)
             continue
@@ -316,7 +327,9 @@ def build_tables(records: Sequence[Record]) -> list[Table]:
         pretrain = record["run"]["setting"] == "pretrain"
         measured[pretrain, record["evaluation"]["benchmark"]].add(record["evaluation"]["language"])
     tables = []
-    for key, found in sorted(_groups(done).items(), key=lambda item: (KINDS.index(item[0][0]), *item[0][1:])):
-        rows = tuple(lang for lang in order if lang in measured[key[0] == "pretrain", key[1]])
-        tables += [_table(key, found, metric, rows, columns) for metric in _metrics_of(found, key[0])]
+    for known, ignored in TABLES:
+        for key, found in sorted(_groups(done, ignored).items(), key=lambda item: (KINDS.index(item[0][0]), *item[0])):
+            rows = tuple(lang for lang in order if lang in measured[key[0] == "pretrain", key[1]])
+            if (key[0] == "pretrain") == (known[0] in PRETRAIN_METRICS):
+                tables += [_table(key, found, metric, rows, columns) for metric in _metric_of(found, known)]
     return tables

@@ -81,7 +81,21 @@ def setting(table: Table) -> str:
     pretrain_seeds = {seed for _, seed in repeats}
     if table.kind != "pretrain" and len(repeats) > 1 and len(pretrain_seeds) == 1 and None not in pretrain_seeds:
         items.append("the seeds vary fine-tuning only; each model was pre-trained once")
+    items += _foreign_parts(table)
     return "Setting: " + " · ".join(items) + "."
+
+
+def _foreign_parts(table: Table) -> list[str]:
+    """Cells that another language's parts served, or that the model was not pre-trained on."""
+    notes = set()
+    for record in table.records:
+        rules, lang = record["evaluation"]["rules"], record["evaluation"]["language"]
+        parts = rules.get("parts", "own") if isinstance(rules, dict) else "own"
+        if parts == "none":
+            notes.add(f"{lang} was not among the pre-training languages of {record['run']['arch']}")
+        elif parts != "own":
+            notes.add(f"{record['run']['arch']} read {lang} with the parts of {parts}")
+    return sorted(notes)
 
 
 def _rows(table: Table) -> list[list[str]]:
