@@ -6,7 +6,7 @@ import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -214,9 +214,22 @@ def _closest(unknown: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def declared_options(kind: type, declared: Optional[type] = None) -> dict[str, Any]:
-    """Options that a registered class declares, with defaults: from its dataclass, else from ``add_args``."""
+    """Options that a registered class of ours adds to the host's, with defaults.
+
+    Args:
+        kind: the registered class.
+        declared: its dataclass; without one the options come from ``add_args``.
+    """
     if declared is not None:
-        return {field.name: field.default for field in fields(declared) if field.name != "_name"}
+        bases = [base for base in declared.__mro__ if is_dataclass(base) and not _is_ours(base)]
+        hosts = {field.name for base in bases for field in fields(base)}
+        return {field.name: field.default for field in fields(declared) if field.name not in hosts}
+    host = next((base for base in kind.__mro__ if not _is_ours(base) and hasattr(base, "add_args")), None)
+    hosts = set(_arguments(host)) if host is not None else set()
+    return {name: default for name, default in _arguments(kind).items() if name not in hosts}
+
+
+def _arguments(kind: type) -> dict[str, Any]:
     parser = ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     kind.add_args(parser)  # type: ignore[attr-defined]
     return {action.dest: action.default for action in parser._actions}
@@ -241,6 +254,11 @@ def _sections(cfg: Any) -> Iterable[tuple[str, Any, type, Optional[type]]]:
         yield f"arch {arch}", model, models.ARCH_MODEL_REGISTRY[arch], models.MODEL_DATACLASS_REGISTRY.get(registered)
 
 
+def _host_names(declared: Optional[type]) -> set[str]:
+    """Fields that a dataclass of ours inherits from the host."""
+    return {field.name for field in fields(declared)} if declared is not None else set()
+
+
 def _check_options(cfg: Any) -> Iterable[str]:
     """Options of ours that the configuration lacks (an older release) or that nobody declares (a newer one)."""
     from omegaconf import II
@@ -256,5 +274,5 @@ def _check_options(cfg: Any) -> Iterable[str]:
             if option not in there and not interpolated:
                 yield f"{name} has no option {option} in this checkpoint: {default!r} is used"
         own = there if not isinstance(values, Namespace) else {n for n in there if n.startswith(OUR_PREFIXES)}
-        for option in sorted(own - declared - {"_name", "task", "arch"}):
+        for option in sorted(own - declared - {"_name", "task", "arch"} - _host_names(options)):
             yield f"{name}: option {option} of this checkpoint is unknown here and has no effect"
