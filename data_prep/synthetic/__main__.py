@@ -13,7 +13,7 @@ from typing import Optional, TypeVar
 from data_prep.synthetic.config import CHOICES, LABELLED, WorldConfig, make_config
 from data_prep.synthetic.truth import FORMAT
 from data_prep.synthetic.world import write_world
-from fairseq_interference.errors import InterferenceError, UsageError
+from fairseq_interference.errors import FAILED, INTERRUPTED, InterferenceError, UsageError
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import stage
 
@@ -117,6 +117,13 @@ def main(argv: Optional[list[str]] = None) -> int:
     except InterferenceError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        place = f"  where:   {error.filename}\n  value:   {error.strerror}"
+        print(f"The world cannot be written.\n{place}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again", file=sys.stderr)
+        return INTERRUPTED
     if folder is None:
         print(f"{args.out}: already done")
         return 0
