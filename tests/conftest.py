@@ -25,6 +25,8 @@ HOST_WARNINGS = [
     "ignore:In 'config'. Usage of deprecated keyword in package header:UserWarning",
     r"ignore:\s*'config' is validated against ConfigStore schema with the same name:UserWarning",
     r"ignore:\s*The strict flag in the compose API is deprecated:UserWarning",
+    # the host's train_step asks torch.cuda for its autocast
+    r"ignore:`torch\.cuda\.amp\.autocast:FutureWarning",
 ]
 
 

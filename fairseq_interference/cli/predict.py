@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, label, write; returns the exit code."""
     from fairseq_interference.data.readers import ner
-    from fairseq_interference.evaluation.predict import load_tagger, predict_labels, written_format
+    from fairseq_interference.evaluation.predict import load_tagger, official, predict_labels, written_format
 
     check_code(args.lang, "--lang")
     for flag in ("batch_size", "max_tokens"):
@@ -42,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     labels = predict_labels(
         found.model, found.task, sentences.words, args.lang, batch_size=args.batch_size, max_tokens=args.max_tokens
     )
-    layout = args.output_format or written_format(args.input, sentences)
-    ner.write(args.output, sentences, labels, format=layout, lang=args.lang)
+    target = official(args.input, sentences)
+    layout = args.output_format or written_format(args.input, target)
+    if layout is None and target.format == "words":
+        layout = "conll-tab"  # a file without labels has no place for them
+    ner.write(args.output, target, labels, format=layout, lang=args.lang)
     print(f"{args.output}: {len(labels)} sentences, {sum(map(len, labels))} words")
     return DONE

@@ -132,17 +132,13 @@ class Run:
             with stage(out, inputs={"gold": gold}, settings=settings, force=force) as folder:
                 if folder is not None:
                     record = ner_record(self.scored(data.name), data, lang, split, folder / f"{split}.predictions")
-                    record["evaluation"]["rules"]["parts"] = self.parts(lang)
+                    if self.fallback_lang and lang not in self.scored(data.name).loaded.languages:
+                        record["evaluation"]["rules"]["parts_of"] = self.fallback_lang
                     write_json(folder / RECORD_FILE, record)
             records.append(json.loads((out / RECORD_FILE).read_text(encoding="utf-8")))
             if results is not None:
                 write_record(results, records[-1])
         return records
-
-    def parts(self, lang: str) -> str:
-        """Whose parts served ``lang``: its ``own``, another language's, or ``none`` for a language never seen."""
-        languages = self._scored.loaded.languages if self._scored else ()
-        return "own" if lang in languages else self.fallback_lang or "none"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import torch
 from fairseq.utils import move_to_cuda
 
 from fairseq_interference.data.readers.layouts import LAYOUTS
-from fairseq_interference.data.readers.ner import NerFile
+from fairseq_interference.data.readers.ner import NerFile, read
 from fairseq_interference.data.tagging import batches_of, collate, make_examples
 from fairseq_interference.errors import CheckpointError
 
@@ -94,11 +94,29 @@ def load_tagger(checkpoint: Union[str, Path], *, fallback_lang: Optional[str] = 
     return loaded
 
 
+def _meta(path: Path) -> dict[str, Any]:
+    """What preparation noted about a prepared split; empty if it noted nothing."""
+    meta = path.with_name(f"{path.stem}.meta.json")
+    found: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
+    return found
+
+
 def written_format(path: Union[str, Path], sentences: NerFile) -> Optional[str]:
     """Layout of predictions for ``path``: None (as it was read), or for a prepared split the official file's layout."""
-    path = Path(path)
-    meta = path.with_name(f"{path.stem}.meta.json")
-    if sentences.format != "prepared" or not meta.is_file():
-        return None
-    found: str = json.loads(meta.read_text(encoding="utf-8"))["format"]
+    found: Optional[str] = _meta(Path(path)).get("format") if sentences.format == "prepared" else None
     return found if found in LAYOUTS else None
+
+
+def official(path: Union[str, Path], sentences: NerFile) -> NerFile:
+    """The official file that a prepared split came from, if it was kept beside it; else ``sentences`` as they are.
+
+    Written with other labels it differs from the official file in nothing but these.
+    """
+    path = Path(path)
+    meta = _meta(path) if sentences.format == "prepared" else {}
+    gold = path.with_name(str(meta.get("gold", f"{path.stem}.gold")))
+    if meta and gold.is_file():
+        found = read(gold, meta["format"])
+        if found.words == sentences.words:
+            return found
+    return sentences
