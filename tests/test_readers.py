@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fairseq_interference.data.readers import ner
 from fairseq_interference.data.readers.labels import LabelMap, to_iob2
@@ -352,3 +354,26 @@ def test_to_iob2() -> None:
     given = ["I-A", "I-A", "B-A", "I-B", "O", "I-B", "I-B"]
     assert to_iob2(given) == (["B-A", "I-A", "B-A", "B-B", "O", "B-B", "I-B"], 3)
     assert to_iob2(to_iob2(given)[0])[1] == 0
+
+
+PARTS = ["a", "O", "B-X", "I-X", "-X", "\t", "\t", " ", "\r", "#", "1", "1-2", "\u200e", "\ufeff", "xx:", "\u2028"]
+FULL_LINES = ["a\tO", "# B-X", "xx:a\tI-X", "\u200ea\t-X", "1\ta\tO\t-\t-", "0\ta\tB-X", "O", "", "\t", "# c"]
+any_line = st.one_of(st.sampled_from(FULL_LINES), st.lists(st.sampled_from(PARTS), max_size=6).map("".join))
+lines_of_any_kind = st.lists(any_line, max_size=6)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines_of_any_kind, st.sampled_from(["auto", "conll", "panx", "uner", "newsfane", "conll-blank"]))
+def test_any_text_is_refused_by_line_or_comes_back_byte_for_byte(tmp_path: Path, lines: list[str], name: str) -> None:
+    path = put(tmp_path, "\n".join(lines))
+    try:
+        file = ner.read(path, name)
+    except DataError as error:
+        assert "file.txt" in str(error.where)
+        return
+    assert ner.format_sentences(file).encode() == path.read_bytes()
+    if file.labelled:
+        nothing = [["O"] * len(words) for words in file.words]
+        ner.write(tmp_path / "again", file, nothing)
+        again = ner.read(tmp_path / "again", file.format)
+        assert (again.words, again.labels) == (file.words, nothing)

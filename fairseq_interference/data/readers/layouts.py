@@ -120,7 +120,8 @@ def detect(lines: Sequence[str], path: Union[str, Path]) -> Union[Layout, str]:
     if first == LAYOUTS["mahaner"].header:
         return LAYOUTS["mahaner"]
     tabbed = [item for item in texts if "\t" in item[1]]
-    return _detect_tabs(tabbed, path) if tabbed else _detect_blanks(texts, path)
+    others = sum("\t" not in text and not text.startswith("#") for _, text in texts)
+    return _detect_tabs(tabbed, path) if tabbed and len(tabbed) >= others else _detect_blanks(texts, path)
 
 
 def _detect_json(first: str, where: str) -> str:
