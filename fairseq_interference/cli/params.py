@@ -1,4 +1,4 @@
-"""``fairseq-interference params ARCH --langs en,hi``: what is shared, what each language has of its own, without data."""
+"""``fairseq-interference params ARCH --langs en,hi``: parameters shared and per language, without data."""
 
 from __future__ import annotations
 

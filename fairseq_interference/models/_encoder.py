@@ -14,6 +14,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_interference.modules.dropout import Dropout
 from fairseq_interference.modules.encoder_layer import SlottedLayer
 from fairseq_interference.modules.language_parameters import LanguageEmbeddings
 from fairseq_interference.modules.language_switch import SortPlan, sort_plan
@@ -26,6 +27,8 @@ class EncoderLayer(SlottedLayer, TransformerEncoderLayerBase):
         super().__init__(cfg)
         self.heads = cfg.encoder.attention_heads
         self.attention_dropout = cfg.attention_dropout
+        self.dropout_module = Dropout(cfg.dropout)
+        self.activation_dropout_module = Dropout(cfg.activation_dropout or cfg.relu_dropout or 0.0)
         self.attn = self.ffn = self.attn_adapter = self.ffn_adapter = None
 
 
@@ -39,6 +42,7 @@ class LanguageEncoder(TransformerEncoder):
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
+        self.dropout_module = Dropout(args.dropout)
         self.checkpoint_activations = args.checkpoint_activations
         self.codes: tuple[str, ...] = ()
         self.lang_embeddings: Optional[LanguageEmbeddings] = None
@@ -130,7 +134,7 @@ class LMHead(RobertaLMHead):
     def forward(self, features: Tensor, masked_tokens: Optional[Tensor] = None, **unused: Any) -> Tensor:
         """(B, T, C) -> (N, V) at ``masked_tokens`` (B, T), or (B, T, V) without."""
         if masked_tokens is not None:
-            features = features[masked_tokens, :]
+            features = features.flatten(0, 1).index_select(0, masked_tokens.flatten().nonzero().squeeze(1))
         x = self.layer_norm(self.activation_fn(self.dense(features)))
         return F.linear(x, self.weight, self.bias)
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_interference.modules.dropout import dropout
 from fairseq_interference.modules.language_switch import LanguageModules, SortPlan, run_by_language
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "tanh": torch.tanh}
@@ -51,9 +52,7 @@ class Adapter(nn.Module):
         """(..., C) -> (..., C)."""
         hidden: Tensor = self.norm(x) if self.norm is not None and self.norm_before else x
         hidden = self.activation(self.down(hidden))
-        if self.dropout:
-            hidden = F.dropout(hidden, self.dropout, self.training)
-        hidden = self.up(hidden)
+        hidden = self.up(dropout(hidden, self.dropout, self.training))
         if self.norm is not None and not self.norm_before:
             hidden = self.norm(hidden)
         return x + hidden

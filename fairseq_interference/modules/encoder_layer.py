@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_interference.modules.dropout import dropout
 from fairseq_interference.modules.language_switch import LanguageModules, SortPlan, run_by_language
 
 
@@ -29,8 +31,27 @@ class FeedForward(nn.Module):
         self.fc1, self.fc2 = fc1, fc2
 
 
+# Weights of attention that are made at a time on a CPU: few enough to stay in its cache.
+_CHUNK = 1 << 19
+
+
+def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
+    """Attention with dropout on a CPU, a few sequences at a time; torch's fused kernel has no dropout there."""
+    batch, heads, length, size = q.shape
+    rows = max(1, _CHUNK // (heads * length * length))
+    q = q * size**-0.5
+    out = []
+    for begin in range(0, batch, rows):
+        part = slice(begin, begin + rows)
+        weights = torch.matmul(q[part], k[part].transpose(-1, -2))
+        if keep is not None:
+            weights = weights.masked_fill(~keep[part], float("-inf"))
+        out.append(torch.matmul(dropout(weights.softmax(-1), probability), v[part]))
+    return torch.cat(out)
+
+
 def self_attention(
-    x: Tensor, attention: Any, heads: int, padding_mask: Optional[Tensor] = None, dropout: float = 0.0
+    x: Tensor, attention: Any, heads: int, padding_mask: Optional[Tensor] = None, probability: float = 0.0
 ) -> Tensor:
     """Multi-head self-attention.
 
@@ -39,7 +60,7 @@ def self_attention(
         attention: holder of ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
         heads: H.
         padding_mask: (B, T), True at padding; None if there is none.
-        dropout: probability on the attention weights, 0 outside training.
+        probability: dropout on the attention weights; 0 outside training.
 
     Returns:
         (B, T, C).
@@ -49,8 +70,11 @@ def self_attention(
         projection(x).view(batch, length, heads, -1).transpose(1, 2)  # B x H x T x C/H
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    mask = None if padding_mask is None else padding_mask.logical_not()[:, None, None, :]
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    keep = None if padding_mask is None else padding_mask.logical_not()[:, None, None, :]
+    if probability and x.device.type == "cpu":
+        y = _attend_with_dropout(q, k, v, keep, probability)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=probability)
     out: Tensor = attention.out_proj(y.transpose(1, 2).reshape(batch, length, -1))
     return out
 
@@ -78,13 +102,13 @@ class SlottedLayer(nn.Module):
     attention_dropout: float
 
     def _attend(self, x: Tensor, padding_mask: Optional[Tensor], plan: Optional[SortPlan]) -> Tensor:
-        dropout = self.attention_dropout if self.training else 0.0
+        probability = self.attention_dropout if self.training else 0.0
         attn = self.attn
         if attn is None or plan is None:
-            return self_attention(x, self.self_attn, self.heads, padding_mask, dropout)
+            return self_attention(x, self.self_attn, self.heads, padding_mask, probability)
 
         def attend(language: int, part: Tensor, mask: Optional[Tensor]) -> Tensor:
-            return self_attention(part, attn.of(language), self.heads, mask, dropout)
+            return self_attention(part, attn.of(language), self.heads, mask, probability)
 
         return run_by_language(attend, plan, x, padding_mask)
 
