@@ -6,6 +6,7 @@ is missing in the installed host is left out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -99,6 +100,34 @@ def _validate_and_save(original: Function) -> Function:
     return validate_and_save
 
 
+def _broadcast_object(original: Function) -> Function:
+    """Rank 0 sends the checkpoint it has loaded; torch >= 2.6 refuses its configuration and the host's placeholders.
+
+    The configuration travels as plain containers, and the placeholder's class is allowed during the transfer.
+    """
+
+    def broadcast_object(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(obj, dict) and type(obj.get("cfg")).__module__.startswith("omegaconf"):
+            from omegaconf import OmegaConf
+
+            obj = {**obj, "cfg": OmegaConf.to_container(obj["cfg"], resolve=True, enum_to_str=True)}
+        with _placeholders_allowed():
+            return original(obj, *args, **kwargs)
+
+    return broadcast_object
+
+
+def _placeholders_allowed() -> Any:
+    import torch
+    from fairseq.distributed import utils
+
+    safe_globals = getattr(torch.serialization, "safe_globals", None)
+    placeholder = getattr(utils, "_TensorPlaceholder", None)
+    if safe_globals is None or placeholder is None:
+        return contextlib.nullcontext()
+    return safe_globals([placeholder])
+
+
 def _import_user_module(original: Function) -> Function:
     """The host names one of the two folders only when the package is installed and --user-dir is another copy."""
 
@@ -119,6 +148,17 @@ def _import_user_module(original: Function) -> Function:
     return import_user_module
 
 
+def _load_optimizer(original: Function) -> Function:
+    """The host numbers optimizer state by position: with languages appended it goes to the parameters it belongs to."""
+
+    def load_state_dict(self: Any, state_dict: Any, optimizer_overrides: Any = None) -> Any:
+        from fairseq_interference.optim.appended import fit_state
+
+        return original(self, fit_state(state_dict, list(self.params)), optimizer_overrides)
+
+    return load_state_dict
+
+
 def _amp_step(_original: Function) -> Function:
     """The host unscales twice with --amp: once in clip_grad_norm, once in step under another key."""
 
@@ -132,8 +172,10 @@ def _amp_step(_original: Function) -> Function:
 WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
     ("fairseq.checkpoint_utils", "load_checkpoint", _load_checkpoint),
+    ("fairseq.distributed.utils", "broadcast_object", _broadcast_object),
     ("fairseq.utils", "import_user_module", _import_user_module),
     ("fairseq.optim.amp_optimizer", "AMPOptimizer.step", _amp_step),
+    ("fairseq.optim.fairseq_optimizer", "FairseqOptimizer.load_state_dict", _load_optimizer),
 ]
 # globals of the training command, looked up after --user-dir was imported
 TRAIN_WRAPS: list[tuple[str, Callable[[Function], Function]]] = [

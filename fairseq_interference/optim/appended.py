@@ -1,0 +1,107 @@
+"""Resuming with languages appended: the optimizer's old state goes to the old parameters, new ones start fresh.
+
+A host checkpoint numbers optimizer state by the position of a parameter. Appending languages puts new parameters
+between the old ones, so the state is moved to where each old parameter now stands; shapes must agree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from fairseq_interference.errors import ResumeError
+from fairseq_interference.optim.presence import OVERRIDES_KEY, language_of
+
+logger = logging.getLogger(__name__)
+
+
+def name_of(parameter: Any, number: int) -> str:
+    """Dotted name of a parameter of ours (or of its fp32 master)."""
+    overrides = getattr(parameter, "optim_overrides", None) or {}
+    return str(overrides.get(OVERRIDES_KEY, {}).get("name", f"parameter {number}"))
+
+
+def fit_state(state: dict[str, Any], parameters: Sequence[Any]) -> dict[str, Any]:
+    """The state of an optimizer, fitted to parameters of which some belong to appended languages.
+
+    Args:
+        state: ``state_dict`` of a torch optimizer with one parameter group.
+        parameters: the optimizer's parameters now.
+
+    Returns:
+        ``state`` itself if it fits already.
+
+    Raises:
+        ResumeError: the parameters differ by more than appended languages.
+    """
+    groups = state.get("param_groups", [])
+    if len(groups) != 1:
+        return state
+    numbers = list(groups[0]["params"])
+    grown = any(_grows(state["state"].get(number, {}), p) for number, p in zip(numbers, parameters))
+    if len(numbers) == len(parameters) and not grown:
+        return state
+    kept = _kept(numbers, state["state"], parameters)
+    if kept is None:
+        raise ResumeError(
+            "The optimizer state is not of these parameters.",
+            where="checkpoint",
+            value=f"{len(numbers)} parameters",
+            allowed=f"{len(parameters)} parameters, or fewer by appended languages",
+            next_step="give --reset-optimizer to keep the weights and begin with a fresh optimizer",
+        )
+    moved = {
+        new: _padded(state["state"][old], parameters[new]) for old, new in zip(numbers, kept) if old in state["state"]
+    }
+    old_names = [name_of(parameters[number], number) for number in kept]
+    new_names = [name_of(p, number) for number, p in enumerate(parameters) if number not in set(kept)]
+    logger.warning("optimizer state kept by name for %d parameters: %s", len(old_names), ", ".join(old_names))
+    logger.warning("optimizer state begins anew for %d parameters: %s", len(new_names), ", ".join(new_names))
+    return {**state, "state": moved, "param_groups": [{**groups[0], "params": list(range(len(parameters)))}]}
+
+
+def _kept(numbers: Sequence[Any], state: dict[Any, Any], parameters: Sequence[Any]) -> Optional[list[int]]:
+    """Positions of the old parameters: all but those of the last k languages, for the k that fits."""
+    languages = list(dict.fromkeys(code for p in parameters if (code := language_of(p)) is not None))
+    for first_new in range(len(languages), -1, -1):
+        appended = set(languages[first_new:])
+        kept = [number for number, p in enumerate(parameters) if language_of(p) not in appended]
+        if len(kept) == len(numbers):
+            fits = all(_fits(state.get(old, {}), parameters[new]) for old, new in zip(numbers, kept))
+            return kept if fits else None
+    return None
+
+
+def _tensors(entry: dict[str, Any]) -> list[Any]:
+    return [value for value in entry.values() if torch.is_tensor(value) and value.dim() > 0]
+
+
+def _fits(entry: dict[str, Any], parameter: Any) -> bool:
+    return all(value.shape == parameter.shape for value in _tensors(entry)) or _grows(entry, parameter)
+
+
+def _grows(entry: dict[str, Any], parameter: Any) -> bool:
+    """Whether the parameter is a table (one row a language) that has got more rows."""
+    tensors = _tensors(entry)
+    return bool(tensors) and all(
+        value.dim() == parameter.dim() and value.shape[1:] == parameter.shape[1:] and len(value) < len(parameter)
+        for value in tensors
+    )
+
+
+def _padded(entry: dict[str, Any], parameter: Any) -> dict[str, Any]:
+    """State of a parameter with zeros for new rows."""
+    if not _grows(entry, parameter):
+        return entry
+    return {
+        name: _with_rows(value, len(parameter)) if torch.is_tensor(value) else value for name, value in entry.items()
+    }
+
+
+def _with_rows(value: Any, rows: int) -> Any:
+    if value.dim() == 0:
+        return value
+    return torch.cat([value, value.new_zeros((rows - len(value), *value.shape[1:]))])
