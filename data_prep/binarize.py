@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -79,4 +80,5 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    os.register_at_fork(after_in_child=die_with_parent)  # the host's workers inherit the lock of the stage
     sys.exit(run_main(main))

@@ -17,6 +17,7 @@ from typing import Optional
 
 from data_prep import binarize, dictionary, report
 from data_prep.common import run_main, say
+from data_prep.parallel import die_with_parent
 from data_prep.plan import Plan, parser, per_language, plan
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import DataError
@@ -61,7 +62,8 @@ def run(made: Plan) -> None:
 
 def _in_own_process(name: str, argv: list[str]) -> None:
     """The host's memory and settings stay out of this process."""
-    done = subprocess.run([sys.executable, "-m", name, *argv], check=False)
+    command = [sys.executable, "-m", name, *argv]
+    done = subprocess.run(command, check=False, preexec_fn=die_with_parent)  # set before it can be left alone
     if done.returncode:
         raise DataError("fairseq-preprocess failed.", where=f"python -m {name}", value=done.returncode)
 
