@@ -43,8 +43,6 @@ def model_flags(checkpoint: Path) -> list[str]:
     from fairseq import checkpoint_utils
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-    from fairseq_interference.loading import declared_options
-
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     arch = str(option(model, "arch") or option(model, "_name"))
     if arch not in ARCH_MODEL_REGISTRY:
@@ -52,10 +50,12 @@ def model_flags(checkpoint: Path) -> list[str]:
     preset = argparse.Namespace()
     ARCH_CONFIG_REGISTRY[arch](preset)
     flags = [f"arch={arch}"]
-    for name, default in sorted(declared_options(ARCH_MODEL_REGISTRY[arch]).items()):
-        value = option(model, name)
-        if value not in (None, False, default) and value != getattr(preset, name, None):
-            flags.append(f"{name.replace('_', '-')}={'true' if value is True else value}")
+    parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    for action in sorted(parser._actions, key=lambda action: action.dest):
+        value = option(model, action.dest)
+        if value not in (None, False, action.default) and value != getattr(preset, action.dest, None):
+            flags.append(f"{action.dest.replace('_', '-')}={'true' if value is True else value}")
     return flags
 
 
