@@ -130,7 +130,7 @@ def test_a_pretrained_checkpoint_does_not_predict(world, tmp_path):
     assert "finetune_ner.sh" in said and "Traceback" not in said
 
 
-def literal(world: Path, save_dir: str, *more: str) -> tuple[str, ...]:
+def literal(world: Path, save_dir: object, *more: object) -> tuple[object, ...]:
     """The command of the README, typed by hand."""
     sizes = "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2 --max-positions 64"
     command = f"names --user-dir {REPOSITORY / 'fairseq_interference'} --task xlm_tagging --criterion xlm_tagging --cpu"
@@ -168,3 +168,28 @@ def test_stopped_and_resumed_equals_straight(world):
     for name, weight in third["model"].items():  # a language that was not trained on has not moved
         if ".xb." in name:
             assert torch.equal(weight, pretrained[name])
+
+
+def validation(log: str) -> dict[str, str]:
+    """What the last validation measured."""
+    lines = [line for line in log.splitlines() if "| INFO | valid |" in line]
+    logged = json.loads(lines[-1].split("| INFO | valid |")[1])
+    kinds = ("valid_loss", "valid_macro_loss", "valid_accuracy", "valid_f1")
+    return {name: value for name, value in logged.items() if name.startswith(kinds)}
+
+
+def test_two_workers_validate_as_one(world, tmp_path):
+    """Both train on two languages; with a learning rate of 0 they must measure what one worker measures."""
+    from ddp import train_ranks
+
+    start = ("--finetune-from-model", world / "pretrained" / "checkpoint_last.pt")
+    more = ("--source-lang", "xa,xb", "--lr", "0", "--max-update", "2", "--log-format", "json", "--no-save")
+    more = (*more, *start, "--best-checkpoint-metric", "f1_xb", "--maximize-best-checkpoint-metric")
+    one = validation(run(*literal(world, "one", *more), cwd=world))
+    arguments = [world / "names", *literal(world, tmp_path / "two", *more)[2:]]
+    place = arguments.index("--user-dir")
+    arguments[place : place + 2] = []
+    arguments.remove("--cpu")
+    finished = train_ranks(arguments, logs=tmp_path)
+    assert validation(finished[0].log) == one
+    assert {"valid_f1", "valid_f1_xa", "valid_f1_xb", "valid_macro_loss", "valid_loss_xb"} <= set(one)
