@@ -9,7 +9,17 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
+
+# A shared machine may be slow: time says nothing about correctness. CI draws the same examples every time.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+hypothesis.settings.load_profile("tests")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 USER_DIR = REPOSITORY / "fairseq_interference"
