@@ -81,6 +81,9 @@ def configuration(data: object, save_dir: object, *flags: object, arch: str = "x
     import fairseq_cli.train as train
     from fairseq import options
 
+    from fairseq_interference import compat
+
+    compat.install()  # wraps the training command too, now that it is imported
     arguments = [str(data), *TASK, "--arch", arch, "--cpu", "--save-dir", str(save_dir), *NETWORK, *RUN]
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [*arguments, *map(str, flags)])
@@ -101,6 +104,28 @@ def build(data: object, save_dir: object, *flags: object, arch: str = "xlm_adpt_
     task = tasks.setup_task(cfg.task)
     model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
     return task, Trainer(cfg, task, model, criterion)
+
+
+def train_here(data: object, save_dir: object, *flags: object, arch: str = "xlm_adpt_tiny") -> None:
+    """``fairseq-train`` in this process, from flags to the last checkpoint."""
+    import fairseq_cli.train as train
+    from fairseq import checkpoint_utils
+
+    for name in ("best", "last_val_loss"):  # the host keeps the best score on the function
+        if hasattr(checkpoint_utils.save_checkpoint, name):
+            delattr(checkpoint_utils.save_checkpoint, name)
+    train.main(configuration(data, save_dir, *flags, arch=arch))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint under torch's weights-only check, with argparse.Namespace as the only class."""
+    import argparse
+
+    import torch
+
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
 
 
 def make_task(data: object, save_dir: object, *flags: object) -> Any:
