@@ -93,7 +93,7 @@ def make_case(name: str, arch: str, languages: int, args: argparse.Namespace) ->
     from omegaconf import OmegaConf
 
     model = build(arch, languages, args)
-    config = OmegaConf.structured(FairseqAdamConfig(lr=[1e-4], weight_decay=0.01))
+    config = OmegaConf.structured(FairseqAdamConfig(lr=[1e-4], weight_decay=0.01, tpu=False))
     optimizer = FairseqAdam(config, list(model.parameters()))
     generator = torch.Generator().manual_seed(2)
     rows = args.tokens // args.length
