@@ -78,7 +78,9 @@ def write_dictionary(path: Path, tokenizer: Tokenizer, langs: tuple[str, ...] = 
     path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
 
 
-def write_checkpoint(folder: Path, langs: tuple[str, ...] = ("xa", "xb"), arch: str = "xlm_joint_tiny", *flags: str) -> Path:
+def write_checkpoint(
+    folder: Path, langs: tuple[str, ...] = ("xa", "xb"), arch: str = "xlm_joint_tiny", *flags: str
+) -> Path:
     """A randomly initialised checkpoint with everything that belongs beside it; returns its path."""
     import torch
     from fairseq import options, tasks, utils
