@@ -28,10 +28,10 @@ from fairseq_interference.data.prepared import (
     read_sentences,
 )
 from fairseq_interference.data.pretrained import companions_of, pretrained_positions, starting_checkpoint
+from fairseq_interference.data.readers.entities import iob2_entities
 from fairseq_interference.data.tagging import IGNORE, Example, TaggingDataset, WordEncoder, make_examples
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
-from fairseq_interference.evaluation.metrics import iob2_entities
 from fairseq_interference.languages import LanguageList, parse_codes
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts
 from fairseq_interference.stages import write_text
