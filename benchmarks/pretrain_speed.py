@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 def common_flags(args: argparse.Namespace, save_dir: str) -> list[str]:
     """Flags that both sides share: network, batch, optimizer, no saving."""
     size = f"--encoder-layers {args.layers} --encoder-embed-dim {args.dim} --encoder-ffn-embed-dim {4 * args.dim}"
-    flags = f"{size} --encoder-attention-heads {args.heads} --tokens-per-sample {args.length} --max-positions {args.length}"
+    flags = (
+        f"{size} --encoder-attention-heads {args.heads} --tokens-per-sample {args.length} --max-positions {args.length}"
+    )
     flags += f" --batch-size {args.batch_size} --max-update {args.updates} --optimizer adam --lr 0.0005 --seed 1"
     flags += " --sample-break-mode complete --no-save --disable-validation --log-format json --log-interval 10"
     flags += f" --num-workers {args.num_workers} --save-dir {save_dir}"
@@ -76,7 +78,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     ratios = [ours / host for ours, host in zip(found["ours"], found["host"])]
     return {
         "arch": args.arch,
-        "setting": {name: getattr(args, name) for name in ("layers", "dim", "length", "batch_size", "updates", "turns")},
+        "setting": {
+            name: getattr(args, name) for name in ("layers", "dim", "length", "batch_size", "updates", "turns")
+        },
         "words_per_second": {name: statistics.median(values) for name, values in found.items()},
         "ratio": statistics.median(found["ours"]) / statistics.median(found["host"]),
         "ratio_range": [min(ratios), max(ratios)],
