@@ -52,7 +52,7 @@ class Finished:
 
 
 def run_command(
-    command: Sequence[object], *, cwd: Optional[Path] = None, timeout: float = 120, check: bool = True, **env: str
+    command: Sequence[object], *, cwd: Optional[Path] = None, timeout: float = 400, check: bool = True, **env: str
 ) -> Finished:
     """Run one command. With ``check`` a non-zero exit fails the test with the end of the log."""
     done = subprocess.run(
@@ -69,7 +69,7 @@ def run_command(
     return Finished(done.returncode, done.stdout)
 
 
-def train(*args: object, check: bool = True, timeout: float = 120, cwd: Optional[Path] = None, **env: str) -> Finished:
+def train(*args: object, check: bool = True, timeout: float = 400, cwd: Optional[Path] = None, **env: str) -> Finished:
     """The literal ``fairseq-train … --user-dir fairseq_interference --cpu`` in one process."""
     command = [*host_command("fairseq-train"), *args, "--user-dir", USER_DIR, "--cpu"]
     return run_command(command, cwd=cwd, timeout=timeout, check=check, **env)
@@ -85,7 +85,7 @@ def rank_flags(rank: int, ranks: int, port: int) -> list[str]:
 
 
 def train_ranks(
-    args: Sequence[object], *, logs: Path, ranks: int = 2, timeout: float = 180, check: bool = True, **env: str
+    args: Sequence[object], *, logs: Path, ranks: int = 2, timeout: float = 400, check: bool = True, **env: str
 ) -> list[Finished]:
     """``fairseq-train`` on ``ranks`` processes over gloo.
 

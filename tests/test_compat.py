@@ -153,7 +153,7 @@ def test_user_can_vouch_for_a_class(loader, tmp_path, monkeypatch):
     with pytest.raises(UnsafeCheckpointError, match=r"fractions\.Fraction"):
         loader(str(tmp_path / "f.pt"))
     monkeypatch.setenv(checkpoint_files.ALLOW_VARIABLE, "fractions.Fraction")
-    saved = torch.serialization.get_safe_globals()
+    saved = list(torch.serialization.get_safe_globals())
     try:
         assert loader(str(tmp_path / "f.pt"))["extra"] == fractions.Fraction(1, 3)
     finally:
@@ -290,17 +290,29 @@ def saved_at(log):
     return int(log.split("saving after update ")[1].split()[0])
 
 
-def start(corpus, folder, log, *more):
-    command = [*ddp.host_command("fairseq-train"), corpus, *MODEL, "--save-dir", folder, "--user-dir", ddp.USER_DIR]
-    command += ["--cpu", "--max-update", 100_000, "--no-epoch-checkpoints", "--disable-validation", *more]
-    with open(log, "wb") as stream:
-        return subprocess.Popen(
-            [str(part) for part in command], env=ddp.environment(), stdout=stream, stderr=subprocess.STDOUT
-        )
+@pytest.fixture
+def start(corpus):
+    """Start a training run that ends only when told to; whatever still runs is killed after the test."""
+    children = []
+
+    def begin(folder, log, *more):
+        command = [*ddp.host_command("fairseq-train"), corpus, *MODEL, "--save-dir", folder, "--user-dir", ddp.USER_DIR]
+        command += ["--cpu", "--max-update", 100_000, "--no-epoch-checkpoints", "--disable-validation", *more]
+        with open(log, "wb") as stream:
+            child = subprocess.Popen(
+                [str(part) for part in command], env=ddp.environment(), stdout=stream, stderr=subprocess.STDOUT
+            )
+        children.append(child)
+        return child
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 def wait_for_update(children, logs):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and all(child.poll() is None for child in children):
         if all("num_updates" in log.read_text(errors="replace") for log in logs):
             return
@@ -309,17 +321,13 @@ def wait_for_update(children, logs):
 
 
 def finish(children):
-    try:
-        return [child.wait(timeout=60) for child in children]
-    finally:
-        for child in children:
-            child.kill()
+    return [child.wait(timeout=120) for child in children]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
-def test_signal_finishes_the_update_and_saves(corpus, tmp_path, number):
+def test_signal_finishes_the_update_and_saves(start, tmp_path, number):
     log = tmp_path / "log"
-    child = start(corpus, tmp_path / "run", log)
+    child = start(tmp_path / "run", log)
     wait_for_update([child], [log])
     child.send_signal(number)
     assert finish([child]) == [75]
@@ -329,9 +337,9 @@ def test_signal_finishes_the_update_and_saves(corpus, tmp_path, number):
 
 
 @pytest.mark.slow
-def test_signal_resume_equals_the_straight_run(corpus, tmp_path):
+def test_signal_resume_equals_the_straight_run(start, corpus, tmp_path):
     log = tmp_path / "log"
-    child = start(corpus, tmp_path / "a", log)
+    child = start(tmp_path / "a", log)
     wait_for_update([child], [log])
     child.terminate()
     assert finish([child]) == [75]
@@ -344,10 +352,10 @@ def test_signal_resume_equals_the_straight_run(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_signal_to_one_rank_stops_both(corpus, tmp_path):
+def test_signal_to_one_rank_stops_both(start, tmp_path):
     port = ddp.free_port()
     logs = [tmp_path / "0", tmp_path / "1"]
-    children = [start(corpus, tmp_path / "run", logs[rank], *ddp.rank_flags(rank, 2, port)) for rank in range(2)]
+    children = [start(tmp_path / "run", logs[rank], *ddp.rank_flags(rank, 2, port)) for rank in range(2)]
     wait_for_update(children, logs[:1])
     children[1].send_signal(signal.SIGUSR1)
     assert finish(children) == [75, 75]
