@@ -15,7 +15,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional
 
-from fairseq_interference import checkpoint_files, host_checks
+from fairseq_interference import appended_state, checkpoint_files, host_checks
 from fairseq_interference.errors import REQUEUE, InterferenceError, UsageError
 from fairseq_interference.stopping import STOPPING, any_rank, save_and_leave
 
@@ -152,9 +152,7 @@ def _load_optimizer(original: Function) -> Function:
     """The host numbers optimizer state by position: with languages appended it goes to the parameters it belongs to."""
 
     def load_state_dict(self: Any, state_dict: Any, optimizer_overrides: Any = None) -> Any:
-        from fairseq_interference.optim.appended import fit_state
-
-        return original(self, fit_state(state_dict, list(self.params)), optimizer_overrides)
+        return original(self, appended_state.fit_state(state_dict, list(self.params)), optimizer_overrides)
 
     return load_state_dict
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from pretrain_world import build, data_folder
 
+from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import HostError
-from fairseq_interference.optim.presence import LanguagePresence, language_of
+from fairseq_interference.optim.presence import LanguagePresence
 
 pytestmark = [
     pytest.mark.usefixtures("plugin"),

@@ -90,7 +90,7 @@ def test_d1_o4_a_language_is_appended(data: Path, tmp_path: Path, caplog: pytest
 
 
 def test_optimizer_state_follows_its_parameter(data: Path, tmp_path: Path) -> None:
-    from fairseq_interference.optim.appended import fit_state, name_of
+    from fairseq_interference.appended_state import fit_state, name_of
 
     def trained(folder: str, langs: str) -> tuple[dict[str, Any], Any]:
         task, trainer = build(data, tmp_path / folder, "--langs", langs)

@@ -13,16 +13,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import HostError
-
-OVERRIDES_KEY = "interference"
-
-
-def language_of(parameter: Any) -> Optional[str]:
-    """Code of the language that a parameter (or its fp32 master) belongs to; None for shared ones."""
-    overrides = getattr(parameter, "optim_overrides", None) or {}
-    code: Optional[str] = overrides.get(OVERRIDES_KEY, {}).get("lang")
-    return code
 
 
 def has_language_parts(parameters: Iterable[Any]) -> bool:

@@ -13,15 +13,27 @@ from typing import Any, Optional
 import torch
 
 from fairseq_interference.errors import ResumeError
-from fairseq_interference.optim.presence import OVERRIDES_KEY, language_of
 
 logger = logging.getLogger(__name__)
 
 
+OVERRIDES_KEY = "interference"
+
+
+def _ours(parameter: Any) -> dict[str, Any]:
+    overrides = getattr(parameter, "optim_overrides", None) or {}
+    found: dict[str, Any] = overrides.get(OVERRIDES_KEY, {})
+    return found
+
+
+def language_of(parameter: Any) -> Optional[str]:
+    """Code of the language that a parameter (or its fp32 master) belongs to; None for shared ones."""
+    return _ours(parameter).get("lang")
+
+
 def name_of(parameter: Any, number: int) -> str:
     """Dotted name of a parameter of ours (or of its fp32 master)."""
-    overrides = getattr(parameter, "optim_overrides", None) or {}
-    return str(overrides.get(OVERRIDES_KEY, {}).get("name", f"parameter {number}"))
+    return str(_ours(parameter).get("name", f"parameter {number}"))
 
 
 def fit_state(state: dict[str, Any], parameters: Sequence[Any]) -> dict[str, Any]:
