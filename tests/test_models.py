@@ -1,4 +1,4 @@
-"""Every arch through the same matrix: forward, backward, save, resume, padding, order, isolation, identity, checkpointing."""
+"""Every arch through one matrix: forward, backward, resume, padding, order, isolation, identity, checkpointing."""
 
 from __future__ import annotations
 

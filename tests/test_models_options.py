@@ -108,7 +108,7 @@ def test_layer_drop_and_quantisation_noise_of_the_host_work() -> None:
 def test_params(capsys: pytest.CaptureFixture[str]) -> None:
     from fairseq_interference.cli import main
 
-    flags = "--langs en,hi --vocab-size 1000 --encoder-layers 8 --json".split()
+    flags = ["--langs", "en,hi", "--vocab-size", "1000", "--encoder-layers", "8", "--json"]
     assert main(["params", "xlm_adpt", *flags]) == 0
     counts = json.loads(capsys.readouterr().out)
     # two adapters per layer: (512 x 128 + 128) + (128 x 512 + 512) = 131,712 each
