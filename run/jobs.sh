@@ -2,7 +2,7 @@
 # Stages side by side: sourced by quickstart.sh. Every stage has a log; the whole is interrupted cleanly.
 #
 #   jobs_total N            how many stages there are
-#   stage NAME DONE CMD…    run CMD in the background unless DONE exists; waits while JOBS stages are running
+#   stage NAME PATH CMD…    run CMD in the background unless PATH is done; waits while JOBS stages are running
 #   barrier                 wait for all running stages
 #
 # Needs LOGS (folder), JOBS (number) and DRY_RUN (0|1). A stage that fails ends the script with exit code 1.
@@ -95,9 +95,20 @@ wait_below() { # wait until fewer than $1 stages run
 
 barrier() { wait_below 1; }
 
-stage() { # stage NAME DONE COMMAND…
+run_stage() { # run_stage MARK COMMAND…: writes the mark unless the command does so itself
+  local mark=$1 begin=$SECONDS
+  shift
+  "$@" || return
+  [[ ! -e $mark ]] || return 0
+  mkdir -p "${mark%/*}"
+  printf '{"inputs": {}, "settings": {}, "seconds": %d}\n' $((SECONDS - begin)) >"$mark.tmp"
+  mv "$mark.tmp" "$mark"
+}
+
+stage() { # stage NAME PATH COMMAND…; PATH is a folder, which is done when it holds .done, or a file
   local name=$1 mark=$2
   shift 2
+  [[ ${mark##*/} == *.* ]] || mark=$mark/.done
   if ((DRY_RUN)); then
     printf '# %s\n' "$name"
     printf '%q ' "$@"
@@ -116,7 +127,7 @@ stage() { # stage NAME DONE COMMAND…
     printf ' %q' "$@"
     printf '\n'
   } >"$log"
-  "$@" >>"$log" 2>&1 </dev/null &
+  run_stage "$mark" "$@" >>"$log" 2>&1 </dev/null &
   stage_pids+=("$!")
   stage_names+=("$name")
   stage_starts+=("$SECONDS")

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Score checkpoints on prepared data and write one record per checkpoint and language.
+#
+# usage: bash run/evaluate.sh --task ner|mlm --checkpoint FILE … --data DIR [--langs xx,yy] [--results DIR]
+#
+#   --task        ner: labels of a fine-tuned checkpoint; mlm: perplexity of a pretrained one
+#   --checkpoint  one or more; all are scored by one process
+#   --data        ner: prepared/NAME; mlm: data-bin
+#   --langs       languages to score (default: all of the checkpoint)
+#   --split       test (default), dev or valid
+#   --results     folder of the records (default: results)
+#   --run-id      name of the run in its records, for one checkpoint (default: name of the checkpoint's folder)
+#   --max-lines   mlm: read only the first lines
+set -euo pipefail
+# shellcheck source=run/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if [[ $# -eq 0 || "$1" == "-h" || "$1" == "--help" ]]; then
+  usage
+  exit $(($# ? 0 : 2))
+fi
+[[ -n "${PYTHON:-}" ]] || activate
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+exec "$PYTHON" -m fairseq_interference.evaluation.checkpoint_records "$@"
