@@ -13,8 +13,9 @@ import contextlib
 import io
 import re
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -22,13 +23,15 @@ from typing import Any, Optional
 from data_prep.common import add_force, run_main, say
 from fairseq_interference.data.pretokenize import PRETOKENIZERS
 from fairseq_interference.data.text import NORMALIZATIONS
-from fairseq_interference.data.tokenizer import SEPARATOR, Tokenizer
+from fairseq_interference.data.tokenizer import SEPARATOR, Tokenizer, without_separator
 from fairseq_interference.errors import DataError, UsageError
 from fairseq_interference.stages import stage, write_json
 
 KINDS = ("subword-nmt", "sentencepiece")
-#: rarer words than these are not used for learning: they would cost gigabytes and hardly change a merge
+#: the most words and characters (of different words) that are learnt from. Rarer words hardly change a merge, but
+#: subword-nmt takes about 200 bytes a character, sentencepiece about 30.
 MAX_WORDS = 300_000
+MAX_CHARS = {"subword-nmt": 3_000_000, "sentencepiece": 12_000_000}
 #: sentencepiece's result depends on the number of its threads: it is the same for any --workers
 THREADS = 4
 
@@ -96,28 +99,40 @@ def sampled(path: Path, lines: int, wanted: int, seed: int) -> Iterator[str]:
 
 
 def _word_counts(
-    texts: Mapping[str, Path], lines: Mapping[str, int], taken: Mapping[str, int], seed: int
-) -> Counter[str]:
+    texts: Mapping[str, Path], lines: Mapping[str, int], taken: Mapping[str, int], options: Options
+) -> list[tuple[str, int]]:
+    """Words of the sample and how often they occur, most frequent first; ties in an order without meaning."""
     words: Counter[str] = Counter()
+    spaced = options.kind == "subword-nmt"
     for lang, path in texts.items():
-        for line in sampled(path, lines[lang], taken[lang], seed):
-            if SEPARATOR in line:
-                line = line.replace(SEPARATOR, "@ @")
+        for number, line in enumerate(sampled(path, lines[lang], taken[lang], options.seed), 1):
+            if spaced and SEPARATOR in line:
+                line = without_separator(line)
             words.update(line.split(" "))
-        if len(words) > 4 * MAX_WORDS:
-            words = Counter(dict(words.most_common(3 * MAX_WORDS)))
+            if number % 20_000 == 0 and (len(words) > 5 * MAX_WORDS or sum(map(len, words)) > 50_000_000):
+                words = Counter(dict(_most(words, 3 * MAX_WORDS, 20_000_000)))
     del words[""]
-    return words
+    most = _most(words, MAX_WORDS, MAX_CHARS[options.kind])
+    if len(most) < len(words):
+        say(f"note: of {len(words)} different words the {len(most)} most frequent are used to learn the vocabulary")
+    return most
 
 
-def learn_subword_nmt(words: Mapping[str, int], vocab_size: int, codes: Path) -> int:
+def _most(words: Mapping[str, int], limit: int, characters: int) -> list[tuple[str, int]]:
+    ordered = sorted(words.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode("utf-8")), item[0]))
+    kept = 0
+    for word, _ in ordered[:limit]:
+        characters -= len(word)
+        if characters < 0:
+            break
+        kept += 1
+    return ordered[: max(1, kept)]
+
+
+def learn_subword_nmt(ordered: Sequence[tuple[str, int]], vocab_size: int, codes: Path) -> int:
     """Let subword-nmt learn from counts of words; returns the number of merges."""
     from subword_nmt.learn_bpe import learn_bpe
 
-    ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
-    if len(ordered) > MAX_WORDS:
-        say(f"note: of {len(ordered)} different words the {MAX_WORDS} most frequent are used to learn the vocabulary")
-        ordered = ordered[:MAX_WORDS]
     characters = {(character, False) for word, _ in ordered for character in word[:-1]}
     characters |= {(word[-1], True) for word, _ in ordered}
     if len(characters) >= vocab_size:
@@ -145,8 +160,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def learn_sentencepiece(lines: Iterator[str], vocab_size: int, model: Path) -> int:
-    """Let sentencepiece learn a unigram model; returns the number of pieces it has.
+def learn_sentencepiece(words: Iterable[tuple[str, int]], vocab_size: int, model: Path) -> int:
+    """Let sentencepiece learn a unigram model from counts of words; returns the number of pieces it has.
 
     The text decides what is possible: a smaller vocabulary is accepted, a too small one is an error.
     """
@@ -155,7 +170,8 @@ def learn_sentencepiece(lines: Iterator[str], vocab_size: int, model: Path) -> i
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
+            sentence_iterator=(f"{word}\t{count}" for word, count in words),
+            input_format="tsv",
             model_writer=written,
             vocab_size=vocab_size,
             model_type="unigram",
@@ -193,17 +209,14 @@ def learn(texts: Mapping[str, Path], out: Path, options: Options, force: bool = 
         lines = {lang: count_lines(path) for lang, path in texts.items()}
         taken = sample_sizes(lines, options.temperature, options.sample)
         say("lines for the vocabulary: " + ", ".join(f"{lang} {taken[lang]} of {lines[lang]}" for lang in texts))
+        words = _word_counts(texts, lines, taken, options)
         if options.kind == "subword-nmt":
             file, key = folder / "bpe.codes", "merges"
-            words = _word_counts(texts, lines, taken, options.seed)
             learnt = learn_subword_nmt(words, options.vocab_size, file)
-            size = learnt + len({c for w in words for c in w[:-1]}) + len({w[-1] for w in words})
+            size = learnt + len({c for word, _ in words for c in word[:-1]}) + len({word[-1] for word, _ in words})
         else:
             file, key = folder / "sentencepiece.model", "pieces"
-            text = (
-                line for lang, path in texts.items() for line in sampled(path, lines[lang], taken[lang], options.seed)
-            )
-            size = learnt = learn_sentencepiece(text, options.vocab_size, file)
+            size = learnt = learn_sentencepiece(words, options.vocab_size, file)
         if size < options.vocab_size:
             say(f"warning: the text is small: the vocabulary has about {size} pieces instead of {options.vocab_size}")
         Tokenizer.create(

@@ -1,7 +1,7 @@
 """All steps from raw text to data-bin; ``prepare.sh`` is its command line.
 
 Each step is a command of its own (``python -m data_prep.clean …``), printed before it runs. They run in this
-process; only the last one, which loads the host, is a process of its own.
+process; learning and binarising, which take much memory, are processes of their own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from data_prep.common import run_main, say
 from data_prep.parallel import die_with_parent
 from data_prep.plan import Plan, parser, per_language, plan
 from fairseq_interference.data.tokenizer import Tokenizer
-from fairseq_interference.errors import DataError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
 from fairseq_interference.stages import file_hash, write_json
+
+#: steps that take much memory: it must not stay with, or be forked from, this process
+OWN_PROCESS = ("data_prep.learn_bpe", "data_prep.binarize")
 
 
 def describe(made: Plan) -> None:
@@ -54,6 +56,7 @@ def run(made: Plan) -> None:
         begin = time.monotonic()
         if name == "data_prep.binarize":
             _publish(made)
+        if name in OWN_PROCESS:
             _in_own_process(name, argv)
         else:
             main(argv)
@@ -61,11 +64,11 @@ def run(made: Plan) -> None:
 
 
 def _in_own_process(name: str, argv: list[str]) -> None:
-    """The host's memory and settings stay out of this process."""
+    """Run a step apart from this process; its own message says what went wrong."""
     command = [sys.executable, "-m", name, *argv]
     done = subprocess.run(command, check=False, preexec_fn=die_with_parent)  # set before it can be left alone
     if done.returncode:
-        raise DataError("fairseq-preprocess failed.", where=f"python -m {name}", value=done.returncode)
+        raise SystemExit(done.returncode)  # the step has said what went wrong
 
 
 def _replace(source: Path, target: Path) -> None:

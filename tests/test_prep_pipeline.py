@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -61,7 +62,9 @@ def run(*argv: object, check: bool = True) -> subprocess.CompletedProcess[str]:
 def here(*argv: object) -> None:
     """prepare.sh in this process, the host included: it is loaded once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.prepare._in_own_process", lambda name, arguments: binarize.main(arguments))
+        patch.setattr(
+            "data_prep.prepare._in_own_process", lambda name, arguments: importlib.import_module(name).main(arguments)
+        )
         assert prepare(list(map(str, argv))) == 0
 
 
@@ -189,17 +192,23 @@ def test_running_again_does_nothing(world: Path) -> None:
 
 
 def test_changes_are_named_and_force_redoes(world: Path, tmp_path: Path) -> None:
-    argv = ["--langs", "en,hi", "--raw", str(world / "raw"), "--out", str(world / "bin"), *map(str, OPTIONS)]
+    for name in ("raw", "bin", "bin.work"):
+        shutil.copytree(world / name, tmp_path / name)
+    argv = ["--langs", "en,hi", "--raw", tmp_path / "raw", "--out", tmp_path / "bin", *OPTIONS]
+    before = tree(tmp_path / "bin")
     with pytest.raises(StageError, match="vocab_size"):
-        prepare([*argv, "--vocab-size", "140"])
+        here(*argv, "--vocab-size", 140)
+    assert run(*argv, "--vocab-size", 140, check=False).returncode == 1
     with pytest.raises(StageError, match="seed"):
-        prepare([*argv, "--seed", "2"])
-    shutil.copytree(world / "raw", tmp_path / "raw")
+        here(*argv, "--seed", 2)
+    assert tree(tmp_path / "bin") == before
     with open(tmp_path / "raw" / "hi.txt", "a", encoding="utf-8") as stream:
-        stream.write("\nnew")
-    argv[3] = str(tmp_path / "raw")
+        stream.write("\nकिता")
     with pytest.raises(StageError, match=r"hi\.txt"):
-        prepare(argv)
+        here(*argv)
+    here(*argv, "--vocab-size", 140, "--force")
+    after = tree(tmp_path / "bin")
+    assert after["dict.txt"] != before["dict.txt"] and after["hi/train.bin"] != before["hi/train.bin"]
 
 
 # ---------------------------------------------------------------- dry run, usage

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
     folder = tmp_path_factory.mktemp("pieces")
     text = ["the low lower lowest हिन्दी हिन्दु తెలుగు से म\u200cि क्\u200dष", "a b c d e f g"] * 20
-    learn_sentencepiece(iter(text), 60, folder / "m.model")
+    learn_sentencepiece(Counter(" ".join(text).split(" ")).items(), 60, folder / "m.model")
     Tokenizer.create(folder / "t", "sentencepiece", folder / "m.model", normalization="nfc", pretokenizer="none")
     return Tokenizer.load(folder / "t")
 

@@ -33,7 +33,7 @@ class Backend(Protocol):
     def decode(self, pieces: Sequence[str]) -> str: ...
 
 
-def _no_separator(text: str) -> str:
+def without_separator(text: str) -> str:
     """``@@`` in the text would read as subword-nmt's continuation mark: its signs are set apart."""
     while SEPARATOR in text:
         text = text.replace(SEPARATOR, "@ @")
@@ -63,7 +63,7 @@ class SubwordNmt:
     def line(self, text: str) -> str:
         """Pieces of a line, separated by one blank."""
         if SEPARATOR in text:
-            text = _no_separator(text)
+            text = without_separator(text)
         words, segment = self._words, self._segment
         return " ".join([words[word] if word in words else segment(word) for word in text.split(" ") if word])
 
