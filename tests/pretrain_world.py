@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+from hypothesis import settings
+
+settings.register_profile("patient", deadline=None)  # a busy machine is not a failure
+settings.load_profile("patient")
 
 WORDS = [f"w{number}" for number in range(60)]
 FIRST = 4  # the ids below are <s> <pad> </s> <unk>

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pretrain_world  # noqa: F401 (a profile without deadline)
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
