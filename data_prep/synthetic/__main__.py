@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, allowed in CHOICES.items():
         what = f"{name} of a language: {', '.join(allowed)}"
         parser.add_argument(f"--{name}-of", nargs="+", default=[], metavar="XX=VALUE", help=what)
-    parser.add_argument("--concepts", type=int, default=1200, help="content-word meanings besides names")
+    parser.add_argument("--concepts", type=int, default=1000, help="content-word meanings besides names")
     parser.add_argument("--seed", type=int, default=1, help="everything follows from it")
     parser.add_argument("--force", action="store_true", help="redo a folder made with other settings")
     return parser

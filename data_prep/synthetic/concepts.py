@@ -165,9 +165,9 @@ class Inventory:
             pool[kind] = [concept for concept in concepts if concept not in self.alias]
             held_out = set(rng.sample(concepts, count // 4))
             self.names[kind] = Names(
-                Zipf([c for c in concepts if c not in held_out], 0.9), Zipf([c for c in concepts if c in held_out], 0.9)
+                Zipf([c for c in concepts if c not in held_out]), Zipf([c for c in concepts if c in held_out])
             )
         self.classes["name"] = own
         self.endings = {
-            concept: f"a:name.{concept.split(':')[0]}.{rng.randrange(2)}" for concept in own if rng.random() < 0.6
+            concept: f"a:name.{concept.split(':')[0]}.{rng.randrange(2)}" for concept in own if rng.random() < 0.75
         }

@@ -90,7 +90,7 @@ def make_config(
     sentences_of: Optional[Mapping[str, int]] = None,
     settings_of: Optional[Mapping[str, Mapping[str, str]]] = None,
     labelled: Optional[Mapping[str, tuple[int, int, int]]] = None,
-    concepts: int = 1200,
+    concepts: int = 1000,
     seed: int = 1,
 ) -> WorldConfig:
     """Check all settings and put them together.

@@ -34,7 +34,7 @@ from data_prep.synthetic.meaning import Place as PlacePhrase
 SHORTEST, LONGEST = 5, 22  # concepts in a sentence; particles make the words a few more
 OUT_OF_CHARACTER = 0.06  # arguments of another category than the verb likes
 NAME_SHARE = {HUMAN: 0.5, PLACE: 0.6, ORGANISATION: 0.65}
-HELD_OUT_SHARE = {"raw": 0.25, "train": 0.0, "dev": 0.35, "test": 0.35}
+HELD_OUT_SHARE = {"raw": 0.25, "train": 0.0, "dev": 0.3, "test": 0.3}
 DETERMINERS = ("f:the", "f:the", "f:a", "f:a", "f:every", "f:some")
 
 
@@ -171,13 +171,13 @@ class Grammar:
                 entity = Entity(kind, "full", (self._name("given"), self._name("family")))
             else:
                 entity = Entity(kind, "single", (self._name("family" if chance < 0.75 else "given"),))
-            if rng.random() < 0.2 * rich:
+            if rng.random() < 0.35 * rich:
                 title = by_group[0].draw(rng)
         elif kind == "LOC":
-            shape = "single" if chance < 0.75 else "typed" if chance < 0.88 else "adjective"
+            shape = "single" if chance < 0.65 else "typed" if chance < 0.85 else "adjective"
             entity = Entity(kind, shape, self._parts(shape, "LOC", by_group[0]))
         else:
-            shape = "single" if chance < 0.55 else "typed" if chance < 0.8 else "of"
+            shape = "single" if chance < 0.5 else "typed" if chance < 0.8 else "of"
             entity = Entity(kind, shape, self._parts(shape, "ORG", by_group[0]))
         head = entity.parts[1] if entity.shape in ("typed", "adjective") else entity.parts[0]
         phrase = Phrase(head, category, entity=entity, title=title)
