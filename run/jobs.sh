@@ -45,7 +45,7 @@ stop_stages() { # a training finishes its update and saves on SIGTERM; everythin
 interrupted() {
   trap '' INT TERM HUP
   printf '\ninterrupted after %d of %d stages: stopping\n' "$stage_count" "$stage_total" >&2
-  stop_stages
+  stop_stages 2>/dev/null # without the notices of job control
   echo "run the same command again to go on" >&2
   exit 130
 }
@@ -58,7 +58,7 @@ failed() { # failed NAME CODE
     echo "stage '$1' failed with exit code $2; the end of $log:"
     tail -n 25 "$log" | sed 's/^/    /'
   } >&2
-  stop_stages
+  stop_stages 2>/dev/null # without the notices of job control
   exit 1
 }
 

@@ -26,7 +26,7 @@ JOBS="${OPT_jobs:-$(env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncp
 
 case "$scale" in
   full)
-    languages=(xa xb xc xd) sentences=8000 few=800 labelled="ner=800,200,500" concepts=2400
+    languages=(xa xb xc xd) sentences=8000 few=800 labelled="ner=1000,200,600" concepts=1000
     vocabulary=2000 updates=1000 epochs=8 seeds=1,2,3 lines=200
     ;;
   smoke)
