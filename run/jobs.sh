@@ -96,8 +96,13 @@ wait_below() { # wait until fewer than $1 stages run
 barrier() { wait_below 1; }
 
 run_stage() { # run_stage MARK COMMAND…: writes the mark unless the command does so itself
-  local mark=$1 begin=$SECONDS
+  local mark=$1 begin=$SECONDS path=${1%/.done}
   shift
+  mkdir -p "${path%/*}"
+  if command -v flock >/dev/null; then # inherited by all processes of the stage; `status` looks for it
+    exec 9>"${path%/*}/.${path##*/}.run.lock"
+    flock -n 9 || { echo "another process is at this stage" && return 1; }
+  fi
   "$@" || return
   [[ ! -e $mark ]] || return 0
   mkdir -p "${mark%/*}"

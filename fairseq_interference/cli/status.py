@@ -41,15 +41,16 @@ class StageState:
 
 
 def _locked(path: Path) -> bool:
-    lock = path.parent / f".{path.name}.lock"
-    if not lock.is_file():
-        return False
+    """Whether a process holds the lock of a stage, or of a command that run/jobs.sh started for it."""
+    locks = [path.parent / f".{path.name}.lock", path.parent / f".{path.name}.run.lock"]
+    locks = [lock for lock in locks if lock.is_file()]
     try:  # looked up, not tried: a stage that starts while its lock is being tried would think it taken
-        inode = lock.stat().st_ino
+        inodes = {str(lock.stat().st_ino) for lock in locks}
         with open("/proc/locks", encoding="ascii") as stream:
-            return any(line.split()[1] == "FLOCK" and line.split()[5].endswith(f":{inode}") for line in stream)
+            held = {line.split()[5].split(":")[-1] for line in stream if " FLOCK " in line}
+        return bool(inodes & held)
     except (OSError, IndexError):
-        return _try_lock(lock)
+        return any(_try_lock(lock) for lock in locks)
 
 
 def _try_lock(lock: Path) -> bool:
