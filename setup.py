@@ -57,6 +57,7 @@ setup(
     license="MIT",
     python_requires=">=3.9",
     packages=find_packages(include=["fairseq_interference", "fairseq_interference.*", "data_prep", "data_prep.*"]),
+    package_data={"data_prep": ["*.sh"], "data_prep.benchmarks": ["maps/*.yaml"]},
     install_requires=[
         *HOST,
         "torch>=1.13",

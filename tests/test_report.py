@@ -338,3 +338,18 @@ def test_only_perplexity_per_character_crosses_dictionaries():
         ("perplexity_per_token", ("xlm_mono",)),
         ("perplexity_per_character", ("xlm_mono", "xlm_joint")),
     ]
+
+
+def test_runs_with_dictionaries_of_their_own_need_a_flag(tmp_path, capsys):
+    for arch, digest in (("xlm_mono", "aaaa"), ("xlm_joint", "bbbb")):
+        item = record(arch, "xa", 3.0, setting="pretrain", metric="perplexity_per_token")
+        item["evaluation"]["metrics"]["perplexity_per_character"] = 2.0
+        item["evaluation"]["rules"] = {"dictionary": digest, "dictionary_size": 500}
+        records.write_record(tmp_path / "results", item)
+    asked = ["report", "--results", str(tmp_path / "results"), "--out", str(tmp_path), "--no-figures"]
+    assert main(asked) == 1
+    said = capsys.readouterr().err
+    assert "aaaa" in said and "bbbb" in said and "--own-vocab" in said
+    assert main([*asked, "--own-vocab"]) == 0
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "dictionary: aaaa" in text and "dictionary: bbbb" in text

@@ -55,15 +55,23 @@ def read_text(path: PathLike, tokenizer: Tokenizer, dictionary: Any, lang: str, 
     return found
 
 
+def symbols_of(dictionary: Any) -> list[str]:
+    """Pieces of a dictionary in order, without the special symbols and ``<mask>``."""
+    numbers = range(dictionary.nspecial, len(dictionary))
+    return [dictionary[number] for number in numbers if dictionary[number] != "<mask>"]
+
+
+def vocabulary_of(dictionary: Any) -> dict[str, Any]:
+    """What a record says of the dictionary: perplexities per token compare only where it is the same."""
+    return {"dictionary": dictionaries.digest(symbols_of(dictionary))[:12], "dictionary_size": len(dictionary)}
+
+
 def read_data(
     folder: PathLike, lang: str, split: str, dictionary: Any, tokenizer: Optional[Tokenizer], most: Optional[int] = None
 ) -> Lines:
     """Lines of a data folder; characters are counted in the decoded text."""
-    own = [
-        dictionary[number] for number in range(dictionary.nspecial, len(dictionary)) if dictionary[number] != "<mask>"
-    ]
     theirs = [symbol for symbol in dictionaries.symbols_of_file(Path(folder) / "dict.txt") if symbol != "<mask>"]
-    if dictionaries.digest(own) != dictionaries.digest(theirs):
+    if dictionaries.digest(symbols_of(dictionary)) != dictionaries.digest(theirs):
         raise DictionaryError(
             "This data was binarised with another dictionary than the checkpoint's.",
             where=folder,
@@ -205,7 +213,7 @@ def mlm_perplexity(
         "task": "mlm",
         "lang": lang,
         "n": len(lines.ids),
-        "rules": {**rules, "split": split if data is not None else None, "dictionary_size": len(loaded.dictionary)},
+        "rules": {**rules, "split": split if data is not None else None, **vocabulary_of(loaded.dictionary)},
         "metrics": metrics_of(total, count, unknown, lines.characters),
     }
 

@@ -11,7 +11,7 @@ from typing import Union
 
 from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.records import Record, read_records
-from fairseq_interference.evaluation.report_data import Table, arch_order, build_tables
+from fairseq_interference.evaluation.report_data import Table, arch_order, build_tables, check_vocabulary
 from fairseq_interference.evaluation.report_markdown import cost_section, section, to_csv, unfinished
 from fairseq_interference.evaluation.report_words import title, words
 from fairseq_interference.stages import write_text
@@ -66,15 +66,20 @@ def render(records: Sequence[Record], tables: Sequence[Table], figures: dict[int
     return "\n\n".join(parts) + "\n"
 
 
-def write_report(results: PathLike, out: PathLike, figures: bool = True) -> Report:
+def write_report(results: PathLike, out: PathLike, figures: bool = True, own_vocab: bool = False) -> Report:
     """Write ``report.md``, ``report.csv`` and ``figures/*.png|pdf`` into ``out`` from the records in ``results``.
 
+    Args:
+        own_vocab: the runs may have dictionaries of their own; perplexities per token then stand in separate tables.
+
     Raises:
-        DataError: no records, files that are no records, or two runs for one cell and seed.
+        DataError: no records, files that are no records, two runs for one cell and seed, or several dictionaries.
     """
     records, out = read_records(results), Path(out)
     if not records:
         raise DataError("There are no records here.", where=results, next_step="run/finetune_ner.sh writes them")
+    if not own_vocab:
+        check_vocabulary(records)
     tables = build_tables(records)
     drawn, note = _draw(tables, out / "figures") if figures else ({}, "")
     relative = {

@@ -44,7 +44,7 @@ PRETRAIN_METRICS = {
 # language parts were used is said below it; perplexity per character may be compared across dictionaries.
 TABLES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("perplexity_per_token",), ("parts",)),
-    (("perplexity_per_character",), ("parts", "dictionary_size")),
+    (("perplexity_per_character",), ("parts", "dictionary", "dictionary_size")),
     (tuple(TASK_METRICS), ("parts",)),
 )
 METRICS = {**TASK_METRICS, **PRETRAIN_METRICS}
@@ -310,6 +310,27 @@ def _table(key: GroupKey, found: Sequence[Record], metric: str, rows: tuple[str,
     return Table(
         kind, benchmark, split, source, metric, rules, rows, names, cells, frozenset(mono), pretrained, tuple(found)
     )
+
+
+def check_vocabulary(records: Iterable[Record]) -> None:
+    """Runs of one study share a dictionary.
+
+    Raises:
+        DataError: pre-training records of several dictionaries; names a run of each.
+    """
+    runs: dict[str, str] = {}
+    for record in records:
+        rules = record["evaluation"]["rules"]
+        if record["run"]["setting"] == "pretrain" and isinstance(rules, dict) and "dictionary" in rules:
+            runs.setdefault(str(rules["dictionary"]), str(record["run"]["id"]))
+    if len(runs) > 1:
+        raise DataError(
+            "These runs were pre-trained with different dictionaries: their perplexities per token mean nothing together.",
+            where="rules.dictionary",
+            value=", ".join(f"{run}: {digest}" for digest, run in sorted(runs.items())),
+            next_step="prepare all runs of a study with one dictionary (data_prep/prepare.sh --append, --tokenizer-from), "
+            "or give --own-vocab to compare them per character",
+        )
 
 
 def build_tables(records: Sequence[Record]) -> list[Table]:
