@@ -59,7 +59,7 @@ def render(records: Sequence[Record], tables: Sequence[Table], figures: dict[int
     parts = ["# Report", f"From {len(records)} records. A cell without a record is shown as missing."]
     parts.append("## In words")
     for table in tables:
-        parts.append(f"**{title(table)}.** " + " ".join(words(table)))
+        parts.append(f"**{title(table)}**\n\n" + "\n".join(f"* {sentence}" for sentence in words(table)))
     parts += [text for text in (unfinished(records), note) if text]
     parts += [section(table, figures.get(number, ())) for number, table in enumerate(tables)]
     parts.append(cost_section([r for r in records if r["status"] == "done"], arch_order(records)))

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from fairseq_interference.evaluation.records import Record
-from fairseq_interference.evaluation.report_data import Repeat, Table
-from fairseq_interference.evaluation.report_words import cell_text, listing, number, title, words
+from fairseq_interference.evaluation.report_data import Difference, Metric, Repeat, Table
+from fairseq_interference.evaluation.report_words import cell_text, listing, number, title
 
 CSV_FIELDS = [
     *("kind", "benchmark", "split", "metric", "rules", "train_langs", "language", "model", "pretrain_langs"),
@@ -109,31 +109,29 @@ def _rows(table: Table) -> list[list[str]]:
     return rows
 
 
+def _difference_text(item: Difference, metric: Metric) -> str:
+    if item.value is None:
+        return "missing"
+    sd = "" if item.sd is None else f" ± {number(item.sd, metric)}"
+    return f"{number(item.value, metric, signed=True)}{sd} ({item.n[0]}/{item.n[1]}) {item.verdict}"
+
+
 def _difference_grid(table: Table) -> Optional[str]:
     found = table.interference()
     if not found:
         return None
-    rows = []
-    for number_, language in enumerate(table.languages):
-        row = [language]
-        for differences in found.values():
-            item = differences[number_]
-            sd = "" if item.sd is None else f" ± {number(item.sd, table.shown)}"
-            row.append(
-                "missing"
-                if item.value is None
-                else f"{number(item.value, table.shown, signed=True)}{sd} ({item.n[0]}/{item.n[1]}) {item.verdict}"
-            )
-        rows.append(row)
+    rows = [
+        [language, *(_difference_text(differences[row], table.shown) for differences in found.values())]
+        for row, language in enumerate(table.languages)
+    ]
     return grid(["language", *(f"{column} − {table.reference}" for column in found)], rows)
 
 
 def section(table: Table, figures: Sequence[str] = ()) -> str:
-    """One table with its words, setting, differences and figures."""
+    """One table with its setting, differences and figures; its words stand at the top of the report."""
     better = "higher" if table.shown.higher_is_better else "lower"
     parts = [
         f"## {title(table)}",
-        "\n".join(f"* {sentence}" for sentence in words(table)),
         grid([f"language ({better} is better)", *table.columns], _rows(table)),
         setting(table),
     ]
