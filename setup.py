@@ -51,7 +51,7 @@ EXTRAS = {
 setup(
     name="fairseq-interference",
     version=version(),
-    description="Measure and treat negative interference and the transfer gap of multilingual language models, in fairseq",
+    description="Measure and treat negative interference and the transfer gap of multilingual models, in fairseq",
     long_description=read("README.md") if os.path.exists(os.path.join(HERE, "README.md")) else "",
     long_description_content_type="text/markdown",
     license="MIT",

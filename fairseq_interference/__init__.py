@@ -35,7 +35,8 @@ def load(path: str, **overrides: Any) -> "Loaded":
         overrides: values that replace what the checkpoint's configuration says.
 
     Returns:
-        :class:`fairseq_interference.loading.Loaded`: model in eval mode, task, configuration, languages, tokenizer folder.
+        :class:`fairseq_interference.loading.Loaded`: model in eval mode, task, configuration, languages,
+        tokenizer folder.
     """
     register()
     from fairseq_interference.loading import load as load_checkpoint

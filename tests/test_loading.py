@@ -141,5 +141,5 @@ def test_foreign_class_is_refused(copy):
     state = torch.load(copy, weights_only=True)
     state["extra"] = fractions.Fraction(1, 2)
     torch.save(state, copy)
-    with pytest.raises(UnsafeCheckpointError, match="fractions.Fraction"):
+    with pytest.raises(UnsafeCheckpointError, match=r"fractions\.Fraction"):
         fairseq_interference.load(copy)
