@@ -129,12 +129,12 @@ def test_raw_text_holds_no_labelled_sentence(world: Path, trees: dict[str, list[
 
 
 def test_letters_belong_to_the_script(world: Path) -> None:
-    blocks = {"xa": "LATIN", "xb": "LATIN", "xc": "DEVANAGARI", "xd": "ARABIC", "xe": "CYRILLIC"}
+    blocks = {"xa": "LATIN", "xb": "DEVANAGARI", "xc": "ARABIC", "xd": "LATIN", "xe": "CYRILLIC"}
     for code, block in blocks.items():
         text = (world / f"raw/{code}.txt").read_text("utf-8")
         letters = {character for character in text if unicodedata.category(character)[0] in "LM"}
         assert letters and all(unicodedata.name(letter).startswith(block) for letter in letters)
-        if code == "xc":
+        if code == "xb":
             assert any(unicodedata.category(letter) == "Mc" for letter in letters)
             assert "\u094d" in letters
 
@@ -162,9 +162,9 @@ def test_similarity_reached_is_the_similarity_asked(
 
 
 def test_cognates_are_shared_strings_in_one_script(world: Path, truth: dict[str, Any]) -> None:
-    texts = {code: (world / f"raw/{code}.txt").read_text("utf-8") for code in ("xa", "xb", "xe")}
+    texts = {code: (world / f"raw/{code}.txt").read_text("utf-8") for code in ("xa", "xd", "xe")}
     words = {code: set(re.findall(r"[^\W\d]+", text)) for code, text in texts.items()}
-    assert len(words["xa"] & words["xb"]) > 0.3 * len(words["xa"])
+    assert len(words["xa"] & words["xd"]) > 0.2 * len(words["xd"])
     assert not words["xa"] & words["xe"]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 from fairseq_interference.errors import UsageError
 from fairseq_interference.languages import LanguageList
 
-SCRIPTS = ("latin", "latin", "devanagari", "arabic", "cyrillic")
+SCRIPTS = ("latin", "devanagari", "arabic", "latin", "cyrillic")
 ORDERS = ("SVO", "SOV", "VSO")
 MORPHOLOGIES = ("isolating", "suffixing", "agreement")
 CHOICES: dict[str, tuple[str, ...]] = {
