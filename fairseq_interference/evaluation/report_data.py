@@ -325,10 +325,10 @@ def check_vocabulary(records: Iterable[Record]) -> None:
             runs.setdefault(str(rules["dictionary"]), str(record["run"]["id"]))
     if len(runs) > 1:
         raise DataError(
-            "These runs were pre-trained with different dictionaries: their perplexities per token mean nothing together.",
+            "These runs have different dictionaries: their perplexities per token mean nothing together.",
             where="rules.dictionary",
             value=", ".join(f"{run}: {digest}" for digest, run in sorted(runs.items())),
-            next_step="prepare all runs of a study with one dictionary (data_prep/prepare.sh --append, --tokenizer-from), "
+            next_step="prepare the runs of a study with one dictionary (prepare.sh --append or --tokenizer-from), "
             "or give --own-vocab to compare them per character",
         )
 
