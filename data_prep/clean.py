@@ -115,7 +115,8 @@ def _lines(task: Task) -> Iterator[str]:
     """Decoded lines of a task."""
     source = task.source
     if source.format == "html":
-        page = open_raw(source.path).read()
+        with open_raw(source.path) as stream:
+            page = stream.read()
         try:
             yield from html_lines(page.decode("utf-8"))
         except UnicodeDecodeError as error:

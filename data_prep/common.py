@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Callable, Optional, TypeVar
 
 from data_prep.parallel import Chunk, chunks_of, ordered_map, progress
-from fairseq_interference.errors import INTERRUPTED, DataError, InterferenceError
+from fairseq_interference.errors import INTERRUPTED, DataError, InterferenceError, UsageError
 
 Extra = TypeVar("Extra")
 SPLITS = ("train", "valid", "test")
@@ -18,6 +19,14 @@ SPLITS = ("train", "valid", "test")
 def add_force(parser: argparse.ArgumentParser) -> None:
     """The flag that all stages take."""
     parser.add_argument("--force", action="store_true", help="redo a finished stage whose inputs or settings changed")
+
+
+def parse_memory(text: str, where: str = "--memory") -> int:
+    """Bytes of ``512M``, ``2G`` or a plain number."""
+    found = re.fullmatch(r"(\d+)([KMG]?)i?B?", text, re.IGNORECASE)
+    if found is None:
+        raise UsageError("Not an amount of memory.", where=where, value=text, allowed="512M, 2G, …")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
 
 
 def say(message: str) -> None:

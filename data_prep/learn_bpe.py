@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from data_prep.common import add_force, run_main, say
+from data_prep.common import add_force, parse_memory, run_main, say
 from fairseq_interference.data.pretokenize import PRETOKENIZERS
 from fairseq_interference.data.text import NORMALIZATIONS
 from fairseq_interference.data.tokenizer import SEPARATOR, Tokenizer, without_separator
@@ -28,10 +28,12 @@ from fairseq_interference.errors import DataError, UsageError
 from fairseq_interference.stages import stage, write_json
 
 KINDS = ("subword-nmt", "sentencepiece")
-#: the most words and characters (of different words) that are learnt from. Rarer words hardly change a merge, but
-#: subword-nmt takes about 200 bytes a character, sentencepiece about 30.
-MAX_WORDS = 300_000
-MAX_CHARS = {"subword-nmt": 3_000_000, "sentencepiece": 12_000_000}
+#: what learning takes, in bytes: per character of the different words, and per word while they are counted.
+#: Rarer words than fit into --memory are left out: they hardly change the vocabulary.
+BYTES_A_CHAR = 200
+BYTES_A_WORD = 350
+#: sentencepiece sorts all places of the text, 14 bytes each
+BYTES_A_PLACE = 16
 #: sentencepiece's result depends on the number of its threads: it is the same for any --workers
 THREADS = 4
 
@@ -47,6 +49,7 @@ class Options:
     seed: int = 1
     normalization: str = "nfc"
     pretokenizer: str = "moses"
+    memory: int = 512 << 20
 
     def validate(self) -> Options:
         """Return self, or raise UsageError."""
@@ -98,23 +101,33 @@ def sampled(path: Path, lines: int, wanted: int, seed: int) -> Iterator[str]:
                     yield line
 
 
+def _fitting(
+    texts: Mapping[str, Path], lines: Mapping[str, int], taken: Mapping[str, int], size: int
+) -> dict[str, int]:
+    """Lines of each language, fewer in proportion if they take more than ``size`` bytes."""
+    wanted = sum(taken[lang] * path.stat().st_size / lines[lang] for lang, path in texts.items())
+    factor = min(1.0, size / wanted)
+    return {lang: max(1, int(number * factor)) for lang, number in taken.items()}
+
+
 def _word_counts(
     texts: Mapping[str, Path], lines: Mapping[str, int], taken: Mapping[str, int], options: Options
 ) -> list[tuple[str, int]]:
     """Words of the sample and how often they occur, most frequent first; ties in an order without meaning."""
     words: Counter[str] = Counter()
     spaced = options.kind == "subword-nmt"
+    most_words, characters = options.memory // BYTES_A_WORD, options.memory // BYTES_A_CHAR
     for lang, path in texts.items():
         for number, line in enumerate(sampled(path, lines[lang], taken[lang], options.seed), 1):
             if spaced and SEPARATOR in line:
                 line = without_separator(line)
             words.update(line.split(" "))
-            if number % 20_000 == 0 and (len(words) > 5 * MAX_WORDS or sum(map(len, words)) > 50_000_000):
-                words = Counter(dict(_most(words, 3 * MAX_WORDS, 20_000_000)))
+            if number % 20_000 == 0 and len(words) > most_words:
+                words = Counter(dict(_most(words, most_words // 2, 8 * characters)))
     del words[""]
-    most = _most(words, MAX_WORDS, MAX_CHARS[options.kind])
+    most = _most(words, len(words), characters)
     if len(most) < len(words):
-        say(f"note: of {len(words)} different words the {len(most)} most frequent are used to learn the vocabulary")
+        say(f"note: of {len(words)} different words the {len(most)} most frequent are learnt from (--memory)")
     return most
 
 
@@ -208,6 +221,8 @@ def learn(texts: Mapping[str, Path], out: Path, options: Options, force: bool = 
             return False
         lines = {lang: count_lines(path) for lang, path in texts.items()}
         taken = sample_sizes(lines, options.temperature, options.sample)
+        if options.kind == "sentencepiece":
+            taken = _fitting(texts, lines, taken, options.memory // BYTES_A_PLACE)
         say("lines for the vocabulary: " + ", ".join(f"{lang} {taken[lang]} of {lines[lang]}" for lang in texts))
         words = _word_counts(texts, lines, taken, options)
         if options.kind == "subword-nmt":
@@ -241,6 +256,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--text", nargs="+", required=True, metavar="LANG=FILE")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--memory", default="512M", help="of learning: rare words that do not fit are left out")
     parser.add_argument("--normalization", choices=NORMALIZATIONS, default="nfc", help="what the text went through")
     parser.add_argument("--tokenizer", choices=PRETOKENIZERS, default="moses", help="what the text went through")
     add_options(parser)
@@ -248,7 +264,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = parser.parse_args(argv)
     texts = {lang: Path(path) for lang, _, path in (pair.partition("=") for pair in args.text)}
     options = Options(
-        args.bpe, args.vocab_size, args.temperature, args.bpe_sample, args.seed, args.normalization, args.tokenizer
+        kind=args.bpe,
+        vocab_size=args.vocab_size,
+        temperature=args.temperature,
+        sample=args.bpe_sample,
+        seed=args.seed,
+        normalization=args.normalization,
+        pretokenizer=args.tokenizer,
+        memory=parse_memory(args.memory),
     ).validate()
     learn(texts, args.out, options, args.force)
     return 0

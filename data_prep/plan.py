@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from data_prep import apply_bpe, binarize, clean, dictionary, imported, learn_bpe, split, tokenize
-from data_prep.common import say
+from data_prep.common import parse_memory, say
 from data_prep.sources import Found, find_sources
 from fairseq_interference.data.pretokenize import PRETOKENIZERS
 from fairseq_interference.data.tokenizer import Tokenizer
@@ -214,7 +214,7 @@ def _add_steps(made: Plan) -> None:
         add(imported, "imported", ["--from", args.tokenizer_from, "--out", str(made.tokenizer), *through])
     elif not args.append:
         options = ["--bpe", args.bpe, "--vocab-size", str(args.vocab_size), "--temperature", str(args.temperature)]
-        options += ["--bpe-sample", str(args.bpe_sample), "--seed", str(args.seed), *through]
+        options += ["--bpe-sample", str(args.bpe_sample), "--seed", str(args.seed), *through, "--memory", args.memory]
         texts = [f"{lang}={text / lang / 'train.txt'}" for lang in langs]
         add(learn_bpe, "learn_bpe", [*options, "--out", str(made.tokenizer), "--text", *texts])
     for lang in langs:
@@ -250,7 +250,7 @@ def _validate_options(made: Plan) -> None:
     test = split.parse_size(args.test_lines, "--test-lines")
     for limit in [None, *map(int, limits.values())]:
         split.Options(valid, test, limit, args.seed).validate()
-    split.parse_memory(args.memory)
+    parse_memory(args.memory)
     learn_bpe.Options(args.bpe, args.vocab_size, args.temperature, args.bpe_sample).validate()
     place = next(folder for folder in (made.out, *made.out.absolute().parents) if folder.exists())
     if not os.access(place, os.W_OK):

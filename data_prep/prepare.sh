@@ -22,7 +22,7 @@
 #   --script LANG=Deva … --script-share 0.5     leave out lines in another script
 #   --seed S                  of split and sampling (1)
 #   --workers N               processes (cores); the result does not depend on it
-#   --memory 512M             of sorting; more is sorted in ranges from disk
+#   --memory 512M             of sorting (more goes by ranges from disk) and of learning (rare words are left out)
 #   --work DIR --force --dry-run
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.clean import COUNTS, KEYS, TEXT
-from data_prep.common import add_force, run_main, say
+from data_prep.common import add_force, parse_memory, run_main, say
 from fairseq_interference.errors import DataError, UsageError
 from fairseq_interference.stages import stage, write_json
 
@@ -68,14 +68,6 @@ def parse_size(text: str, where: str) -> Union[int, float, None]:
     if re.fullmatch(r"0?\.\d+", text) and float(text) < 0.5:
         return float(text)
     raise UsageError("Not a size of a split.", where=where, value=text, allowed="lines (1000), fraction (0.01), auto")
-
-
-def parse_memory(text: str, where: str = "--memory") -> int:
-    """Bytes of ``512M``, ``2G`` or a plain number."""
-    found = re.fullmatch(r"(\d+)([KMG]?)i?B?", text, re.IGNORECASE)
-    if found is None:
-        raise UsageError("Not an amount of memory.", where=where, value=text, allowed="512M, 2G, …")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
 
 
 def mix(values: UInts, seed: int) -> UInts:

@@ -427,7 +427,6 @@ def test_workers_do_not_change_a_byte(world: Path, tmp_path: Path) -> None:
     for workers in (1, 2, 7):
         out = tmp_path / f"bin{workers}"
         argv = ["--langs", "en,hi", "--raw", tmp_path / "raw", "--out", out, "--vocab-size", 200, "--workers", workers]
-        argv += ["--memory", "1G" if workers == 1 else "20K"]
         command = [sys.executable, "-c", code, *map(str, argv)]
         subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY)
         found.append((tree(out), tree(tmp_path / f"bin{workers}.work")))

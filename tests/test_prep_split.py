@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import clean, parallel, split
+from data_prep import clean, learn_bpe, parallel, split
+from data_prep.common import parse_memory
 from data_prep.html_text import html_lines
 from data_prep.learn_bpe import sample_sizes, sampled, shares
 from data_prep.parallel import Chunk, chunks_of, raw_lines, text_lines
@@ -284,9 +285,9 @@ def test_options_of_the_split_are_checked() -> None:
     for text in ("-1", "1.5", "0.6", "many"):
         with pytest.raises(UsageError):
             split.parse_size(text, "--valid-lines")
-    assert split.parse_memory("2G") == 2 << 30 and split.parse_memory("512MiB") == 512 << 20
+    assert parse_memory("2G") == 2 << 30 and parse_memory("512MiB") == 512 << 20
     with pytest.raises(UsageError):
-        split.parse_memory("lots")
+        parse_memory("lots")
     with pytest.raises(UsageError, match="both"):
         split.Options(0.1, 10).validate()
     with pytest.raises(UsageError, match="max-lines"):
@@ -321,3 +322,16 @@ def test_chunk_sizes_do_not_depend_on_workers(tmp_path: Path, monkeypatch: pytes
     path = write(tmp_path / "f", b"x" * 100)
     monkeypatch.setattr(parallel, "CHUNK_BYTES", 30)
     assert [chunk.size for chunk in chunks_of(path)] == [30, 30, 30, 10]
+
+
+def test_learning_is_bounded_by_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {f"w{number:04d}": 1 + number % 7 for number in range(1000)}
+    most = learn_bpe._most(words, 500, 1000)  # 1000 characters: 200 words of five
+    assert len(most) == 200
+    assert {count for _, count in most} == {7, 6}
+    text = write(tmp_path / "en.txt", "".join(f"{word} {word}x\n" for word in words))
+    options = learn_bpe.Options("sentencepiece", 50, memory=16_000)
+    assert learn_bpe._fitting({"en": text}, {"en": 1000}, {"en": 1000}, 6500) == {"en": 500}
+    counted = learn_bpe._word_counts({"en": text}, {"en": 1000}, {"en": 1000}, options)
+    assert sum(len(word) for word, _ in counted) <= 16_000 // learn_bpe.BYTES_A_CHAR
+    assert "are learnt from" in capsys.readouterr().err
