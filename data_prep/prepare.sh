@@ -37,5 +37,6 @@ if [ -z "${PYTHON:-}" ]; then
   PYTHON=python3
   [ -x "$ROOT/.venv/bin/python" ] && PYTHON="$ROOT/.venv/bin/python"
 fi
+export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}" # nothing here multiplies matrices
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 exec "$PYTHON" -m data_prep.prepare "$@"

@@ -211,6 +211,14 @@ def test_changes_are_named_and_force_redoes(world: Path, tmp_path: Path) -> None
     assert after["dict.txt"] != before["dict.txt"] and after["hi/train.bin"] != before["hi/train.bin"]
 
 
+def test_a_split_without_lines_has_no_files(world: Path, tmp_path: Path) -> None:
+    sizes = ("--vocab-size", 200, "--valid-lines", 0, "--test-lines", 0, "--workers", 1)
+    here("--langs", "th", "--raw", world / "raw", "--out", tmp_path / "bin", *sizes)
+    assert {path.name for path in (tmp_path / "bin" / "th").iterdir()} == {".done", "train.bin", "train.idx"}
+    report = json.loads((tmp_path / "bin" / "report.json").read_text())
+    assert report["languages"]["th"]["missing_splits"] == ["valid", "test"]
+
+
 # ---------------------------------------------------------------- dry run, usage
 
 
