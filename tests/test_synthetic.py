@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -245,3 +246,10 @@ def test_some_words_are_entities_and_others_by_context_and_some_are_new_in_test(
         outside |= {w for row, tags in zip(words, labels) for w, tag in zip(row, tags) if tag == "O"}
     assert len(inside & outside) >= 5
     assert len(by_split["test"] - by_split["train"]) >= 5
+
+
+@pytest.mark.slow
+def test_full_size_takes_less_than_20_seconds_of_one_core(tmp_path: Path) -> None:
+    begin = time.process_time()
+    assert main(["--out", str(tmp_path / "w"), "--langs", "4", "--sentences", "20000"]) == 0
+    assert time.process_time() - begin < 20
