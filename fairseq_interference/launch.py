@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -26,11 +27,13 @@ from typing import Any, Optional, Union
 import yaml
 
 from fairseq_interference.errors import DataError, InterferenceError, UsageError
+from fairseq_interference.stages import write_json
 
 USER_DIR = Path(__file__).resolve().parent
 PRECISIONS = {"fp32": [], "amp": ["--amp"], "bf16": ["--bf16"], "fp16": ["--fp16", "--fp16-no-flatten-grads"]}
 # legacy_ddp is the one backend that runs on CPU too and allows parameters without a gradient (absent languages, heads)
 BACKEND = "legacy_ddp"
+COST_FILE = "cost.json"  # beside the checkpoints, after a run has ended well: what the checkpoint does not hold
 
 
 @dataclass(frozen=True)
@@ -325,7 +328,15 @@ def launch(args: argparse.Namespace) -> int:
         return 0
     if shutil.which(commands[0][0]) is None:
         raise UsageError("fairseq-train is not installed.", where=commands[0][0], next_step="bash run/setup.sh")
-    return run(commands)
+    code = run(commands)
+    if code == 0:
+        write_json(Path(config.save_dir) / COST_FILE, {"peak_memory_bytes": _peak_of_children()})
+    return code
+
+
+def _peak_of_children() -> int:
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 from fairseq_interference.cli import main
 from fairseq_interference.cli.status import state_of
+from fairseq_interference.evaluation.records import read_records
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(sys.executable).parent.parent
@@ -125,6 +126,12 @@ def test_interrupted_quickstart_goes_on_to_a_whole_report(tmp_path, capsys):
     ):
         assert part in report
     assert "| missing" not in report.split("## Cost")[0]
+    found = read_records(out / "results")
+    assert len(found) == 6 + 8  # perplexities of two joint models and two mono ones; scores, two of them zero-shot
+    for record in found:
+        cost = record["cost"]
+        assert cost["peak_memory_bytes"] > 10**8 and cost["updates"] > 0 and cost["seconds"] > 0
+        assert cost["parameters"]["total"] > cost["parameters"]["shared"] or "adpt" not in record["run"]["arch"]
     assert main(["status", str(out)]) == 0
     assert "missing" not in capsys.readouterr().out
 

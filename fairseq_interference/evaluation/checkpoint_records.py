@@ -10,6 +10,7 @@ official format and scores the two files; ``mlm`` measures perplexity on prepare
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Optional
 from fairseq_interference.errors import DONE, INTERRUPTED, DataError, InterferenceError
 from fairseq_interference.evaluation.records import Record, make_record, setting_of, write_record
 from fairseq_interference.languages import parse_codes
+from fairseq_interference.launch import COST_FILE
 
 SECTIONS = (
     "common",
@@ -76,16 +78,19 @@ def parameters_of(model: Any) -> dict[str, int]:
 
 
 def _cost(path: Path, model: Any) -> dict[str, Any]:
-    """Updates and seconds as the trainer counted them; tokens and memory are not kept in a checkpoint."""
+    """Updates and seconds as the trainer counted them, memory as the launcher saw it; tokens are kept nowhere."""
     from fairseq import checkpoint_utils
 
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     history = state.get("optimizer_history") or [{}]
     seconds = (state.get("extra_state") or {}).get("previous_training_time")
+    beside = path.parent / COST_FILE
+    peak = json.loads(beside.read_text(encoding="utf-8"))["peak_memory_bytes"] if beside.is_file() else None
     return {
         "parameters": parameters_of(model),
         "updates": history[-1].get("num_updates"),
         "seconds": None if seconds is None else round(float(seconds), 3),
+        "peak_memory_bytes": peak,
     }
 
 
