@@ -35,9 +35,9 @@ HOST_WARNINGS = [
     "ignore:In 'config'. Usage of deprecated keyword in package header:UserWarning",
     r"ignore:\s*'config' is validated against ConfigStore schema with the same name:UserWarning",
     r"ignore:\s*The strict flag in the compose API is deprecated:UserWarning",
-    # the host and a library write regular expressions without r"": said when Python compiles them for the first time
+    # said when Python compiles the host and a library for the first time
     "ignore:invalid escape sequence:DeprecationWarning",
-    r'ignore:"is" with:SyntaxWarning',
+    r'ignore:"is( not)?" with a literal:SyntaxWarning',
     # the host's train_step asks torch.cuda for its autocast
     r"ignore:`torch\.cuda\.amp\.autocast:FutureWarning",
 ]

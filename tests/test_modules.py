@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -16,7 +17,13 @@ from fairseq_interference.modules.adapter import ACTIVATIONS, LAYER_NORMS, Adapt
 from fairseq_interference.modules.dropout import Dropout, dropout
 from fairseq_interference.modules.encoder_layer import SelfAttention, self_attention
 from fairseq_interference.modules.heads import TokenHead
-from fairseq_interference.modules.language_switch import LanguageModules, run_by_language, sort_plan
+from fairseq_interference.modules.language_switch import (
+    LanguageModules,
+    run_by_language,
+    sort_plan,
+    stacking,
+    worth_stacking,
+)
 
 CODES = ["en", "to", "pop", "keys", "hi"]
 # names of attributes of nn.Module and nn.ModuleDict that are language codes by their form
@@ -87,6 +94,33 @@ def test_adapter_formula(activation: str, norm: str) -> None:
     if norm == "after":
         inner = F.layer_norm(inner, (6,), adapter.norm.weight, adapter.norm.bias)
     torch.testing.assert_close(adapter(x), x + inner)
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3, 4], [4, 0, 0, 2, 0, 3, 3, 1]], ids=["even", "uneven"])
+@pytest.mark.parametrize("norm", LAYER_NORMS)
+def test_stacked_adapters_equal_a_call_per_language(norm: str, ids: list[int]) -> None:
+    """The way of an accelerator, checked on a CPU: outputs and gradients."""
+    slot = AdapterSlot(LanguageModules((code, Adapter(6, 3, layer_norm=norm)) for code in CODES)).double()
+    for parameter in slot.parameters():
+        nn.init.normal_(parameter)
+    plan = sort_plan(torch.tensor(ids), CODES, len(ids))
+    assert plan.stacking is None
+    stacked = dataclasses.replace(plan, stacking=stacking(plan.sizes, torch.device("cpu")))
+    found = []
+    for way in (plan, stacked):
+        x = torch.arange(len(ids) * 24, dtype=torch.float64).sin().view(-1, 4, 6).requires_grad_()
+        y = slot(x, way)
+        grads = torch.autograd.grad(y.pow(2).sum(), [x, *slot.parameters()])
+        found.append([y, *grads])
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_when_slices_are_stacked() -> None:
+    gpu = torch.device("cuda")
+    assert worth_stacking([2] * 8, gpu) and worth_stacking([1, 2, 3, 4], gpu)
+    assert not worth_stacking([2] * 8, torch.device("cpu"))
+    assert not worth_stacking([2, 2], gpu) and not worth_stacking([1, 1, 1, 1, 30], gpu)
 
 
 def test_adapter_learns_from_its_start() -> None:

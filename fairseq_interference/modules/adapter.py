@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,36 @@ class Adapter(nn.Module):
         return x + hidden
 
 
+def run_stacked(adapters: Sequence[Any], x: Tensor) -> Tensor:
+    """Adapters of one shape in two batched products.
+
+    Args:
+        adapters: one :class:`Adapter` per group.
+        x: (groups, n, C), group g for adapter g.
+
+    Returns:
+        (groups, n, C).
+    """
+
+    def stack(get: Callable[[Any], Tensor]) -> Tensor:
+        return torch.stack([get(adapter) for adapter in adapters])
+
+    def normalise(y: Tensor) -> Tensor:
+        gain, bias = stack(lambda adapter: adapter.norm.weight), stack(lambda adapter: adapter.norm.bias)
+        return F.layer_norm(y, (y.size(-1),), eps=first.norm.eps) * gain.unsqueeze(1) + bias.unsqueeze(1)
+
+    def linear(y: Tensor, name: str) -> Tensor:
+        weight = stack(lambda adapter: getattr(adapter, name).weight)
+        bias = stack(lambda adapter: getattr(adapter, name).bias)
+        return torch.baddbmm(bias.unsqueeze(1), y, weight.transpose(1, 2))
+
+    first = adapters[0]
+    hidden = normalise(x) if first.norm is not None and first.norm_before else x
+    hidden = dropout(first.activation(linear(hidden, "down")), first.dropout, first.training)
+    hidden = linear(hidden, "up")
+    return x + (normalise(hidden) if first.norm is not None and not first.norm_before else hidden)
+
+
 class AdapterSlot(nn.Module):
     """The adapters of one place in a layer.
 
@@ -77,4 +108,7 @@ class AdapterSlot(nn.Module):
         if self.shared or plan is None:
             y: Tensor = self.adapters.of(0)(x)
             return y
+        if plan.stacking is not None:
+            adapters = [self.adapters.of(language) for language in plan.languages]
+            return plan.stacking.unpad(run_stacked(adapters, plan.stacking.pad(x)), like=x)
         return run_by_language(lambda language, part: self.adapters.of(language)(part), plan, x)

@@ -15,6 +15,34 @@ from torch import Tensor, nn
 
 from fairseq_interference.errors import LanguageError
 
+# On an accelerator a kernel's launch costs more than a small slice's arithmetic: from this many languages on, slices
+# are padded to one size and run as one batched product, unless padding would do more than double the rows.
+STACK_FROM = 4
+STACK_WASTE = 2.0
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """Index of sorted rows into slices of one size, and back.
+
+    Args:
+        groups: languages present.
+        rows: sorted row of every place, LongTensor (groups * largest,); places without a sequence repeat row 0.
+        places: place of every sorted row, LongTensor (B,).
+    """
+
+    groups: int
+    rows: Tensor
+    places: Tensor
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(B, T, C) sorted by language -> (groups, largest * T, C)."""
+        return x.index_select(0, self.rows).view(self.groups, -1, x.size(-1))
+
+    def unpad(self, y: Tensor, like: Tensor) -> Tensor:
+        """Inverse of :meth:`pad`; ``like`` is the tensor that was padded."""
+        return y.reshape(-1, *like.shape[1:]).index_select(0, self.places)
+
 
 @dataclass(frozen=True)
 class SortPlan:
@@ -25,12 +53,14 @@ class SortPlan:
         sizes: sequences of each, summing to B.
         order: sorted row -> row of the batch, LongTensor (B,); None if the batch is sorted already.
         inverse: row of the batch -> sorted row; None likewise.
+        stacking: how to pad the languages' slices to one size; None where slices run one after the other.
     """
 
     languages: tuple[int, ...]
     sizes: tuple[int, ...]
     order: Optional[Tensor] = None
     inverse: Optional[Tensor] = None
+    stacking: Optional[Stacking] = None
 
     def sort(self, x: Tensor) -> Tensor:
         """(B, ...) in the batch's order -> (B, ...) sorted by language."""
@@ -39,6 +69,25 @@ class SortPlan:
     def unsort(self, x: Tensor) -> Tensor:
         """(B, ...) sorted by language -> (B, ...) in the batch's order."""
         return x if self.inverse is None else x.index_select(0, self.inverse)
+
+
+def stacking(sizes: Sequence[int], device: torch.device) -> Stacking:
+    """Plan the padding of slices of ``sizes`` sequences to the largest of them."""
+    largest, begin = max(sizes), 0
+    rows: list[int] = []
+    places: list[int] = []
+    for group, size in enumerate(sizes):
+        rows += [*range(begin, begin + size), *([0] * (largest - size))]
+        places += range(group * largest, group * largest + size)
+        begin += size
+    return Stacking(len(sizes), torch.tensor(rows, device=device), torch.tensor(places, device=device))
+
+
+def worth_stacking(sizes: Sequence[int], device: torch.device) -> bool:
+    """True where one padded product is cheaper than a call per language."""
+    if device.type == "cpu" or len(sizes) < STACK_FROM:
+        return False
+    return max(sizes) * len(sizes) <= STACK_WASTE * sum(sizes)
 
 
 def sort_plan(lang_id: Optional[Tensor], codes: Sequence[str], batch_size: int) -> SortPlan:
@@ -75,14 +124,14 @@ def sort_plan(lang_id: Optional[Tensor], codes: Sequence[str], batch_size: int) 
             value=",".join(str(i) for i in languages if not 0 <= i < len(codes)),
             allowed=", ".join(f"{number}={code}" for number, code in enumerate(codes)),
         )
-    sizes = tuple(ids.count(language) for language in languages)
+    sizes, device = tuple(ids.count(language) for language in languages), lang_id.device
+    stack = stacking(sizes, device) if worth_stacking(sizes, device) else None
     if all(a <= b for a, b in zip(ids, ids[1:])):
-        return SortPlan(tuple(languages), sizes)
+        return SortPlan(tuple(languages), sizes, stacking=stack)
     order = sorted(range(len(ids)), key=ids.__getitem__)
     inverse = sorted(range(len(ids)), key=order.__getitem__)
-    device = lang_id.device
     return SortPlan(
-        tuple(languages), sizes, torch.tensor(order, device=device), torch.tensor(inverse, device=device)
+        tuple(languages), sizes, torch.tensor(order, device=device), torch.tensor(inverse, device=device), stack
     )
 
 
