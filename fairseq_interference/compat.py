@@ -6,6 +6,7 @@ is missing in the installed host is left out.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -17,7 +18,7 @@ from typing import Any, Callable, Optional
 
 from fairseq_interference import appended_state, checkpoint_files, host_checks
 from fairseq_interference.errors import REQUEUE, InterferenceError, UsageError
-from fairseq_interference.stopping import STOPPING, any_rank, save_and_leave
+from fairseq_interference.stopping import STOPPING, any_rank, end_readers, save_and_leave
 
 Function = Callable[..., Any]
 
@@ -204,6 +205,9 @@ def install() -> None:
     """Allow what fairseq checkpoints hold, and wrap the host. Safe to call again."""
     # torch >= 2.6: every resume fails without it; the weights-only check stays on
     checkpoint_files.allow_classes([checkpoint_files.ALLOWED_CLASS])
+    # the host leaves threads that read ahead: Python aborts the process when one is inside torch at its end
+    atexit.unregister(end_readers)
+    atexit.register(end_readers)
     for module, name, make in WRAPS:
         try:
             _wrap(importlib.import_module(module), name, make)

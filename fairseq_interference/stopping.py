@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
+import queue
 import signal
+import sys
 import threading
+import time
 from types import FrameType
 from typing import Any, Optional
 
@@ -92,3 +96,26 @@ def save_and_leave(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> None:
         PathManager.async_close()
     any_rank(trainer, True)  # a launcher may end the other ranks as soon as one has left: wait for the writer
     raise SystemExit(REQUEUE)
+
+
+def end_readers(patience: float = 10.0) -> None:
+    """Let the host's threads that read batches ahead end; meant for ``atexit``.
+
+    Python stops such a thread in the middle of whatever it does when the process ends. Inside torch that aborts the
+    process: a run that has saved everything would leave with SIGABRT instead of its exit code.
+
+    Args:
+        patience: seconds after which the threads are left alone.
+    """
+    iterators = sys.modules.get("fairseq.data.iterators")
+    if iterators is None:
+        return
+    kind = iterators.BackgroundConsumer
+    readers: list[Any] = [thread for thread in threading.enumerate() if isinstance(thread, kind)]
+    for reader in readers:
+        reader._max_len = 0  # stop after the batch in hand
+    deadline = time.monotonic() + patience
+    while any(reader.is_alive() for reader in readers) and time.monotonic() < deadline:
+        for reader in readers:
+            with contextlib.suppress(queue.Empty):  # it may wait for room
+                reader._queue.get(timeout=0.01)

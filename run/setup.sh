@@ -9,7 +9,8 @@
 #
 # The environment is .venv of this checkout. INTERFERENCE_VENV=FOLDER names another one: a new folder is built, an
 # environment that you made yourself is used as it is (pip install -e . -c constraints.txt inside it first).
-# It is built again when setup.py, constraints.txt or the Python version change, or when a build was interrupted.
+# It is built again when setup.py, constraints.txt, this script or the Python version change, or when a build was
+# interrupted.
 set -euo pipefail
 # shellcheck source=run/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -40,8 +41,8 @@ choose_python() {
   die "no Python 3.9 or newer was found; found: $(python3 --version 2>&1 || echo none). Install Python 3.11, or give --python PATH"
 }
 
-pins_hash() { # of setup.py, constraints.txt and the Python version
-  "$1" - "$ROOT/setup.py" "$ROOT/constraints.txt" <<'PY'
+pins_hash() { # of setup.py, constraints.txt, this script and the Python version
+  "$1" - "$ROOT/setup.py" "$ROOT/constraints.txt" "$ROOT/run/setup.sh" <<'PY'
 import hashlib, sys
 digest = hashlib.sha256(sys.version.encode())
 for name in sys.argv[1:]:
@@ -73,8 +74,9 @@ build() { # with interpreter $1
   touch "$BUILDING"
   run "$1" -m venv "$VENV"
   (cd "$ROOT" && install_into "$VENV/bin/python" -e '.[dev,plot]')
-  # --no-compile saves a minute on modules that nobody imports; the host warns when it is compiled, here to nobody
-  "$VENV/bin/python" -W ignore -m compileall -q -j 0 "$VENV"/lib/python3*/site-packages/fairseq{,_cli} || true
+  # pip compiles on one core. Where Python may not write bytecode, every start would compile torch anew. The host
+  # warns when it is compiled, here to nobody; a file for another Python does not compile.
+  "$VENV/bin/python" -W ignore -m compileall -qq -j 0 "$VENV"/lib/python3*/site-packages || true
   printf '%s\n' "$ROOT" >"$LINKED"
   pins_hash "$VENV/bin/python" >"$STAMP"
   rm -f "$BUILDING"

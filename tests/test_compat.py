@@ -336,6 +336,29 @@ def test_signal_finishes_the_update_and_saves(start, tmp_path, number):
     assert checkpoint_files.updates_of(tmp_path / "run" / "checkpoint_last.pt") == saved_at(text)
 
 
+READ_AHEAD = """
+import sys, torch
+from fairseq_interference import compat
+compat.install()
+from fairseq.data.iterators import BufferedIterator
+
+class Source:
+    def __len__(self): return 10**6
+    def __iter__(self):
+        while True:
+            yield torch.rand(1000, 1000).sort().values.sum()
+
+next(BufferedIterator(5, Source()))
+sys.exit(75)
+"""
+
+
+def test_the_exit_code_survives_a_thread_that_reads_ahead():
+    """Python aborted such a process ("terminate called without an active exception") now and then."""
+    done = subprocess.run([sys.executable, "-c", READ_AHEAD], env=ddp.environment(), capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr
+
+
 @pytest.mark.slow
 def test_signal_resume_equals_the_straight_run(start, corpus, tmp_path):
     log = tmp_path / "log"
