@@ -26,9 +26,7 @@ def _copy(holder: nn.Module, name: str) -> nn.Module:
 
 def split_feed_forward(layer: EncoderLayer, codes: Sequence[str]) -> None:
     """Give every language a copy of the feed-forward sub-layer; the shared one goes."""
-    layer.ffn = LanguageModules(
-        (code, FeedForward(_copy(layer, "fc1"), _copy(layer, "fc2"))) for code in codes
-    )
+    layer.ffn = LanguageModules((code, FeedForward(_copy(layer, "fc1"), _copy(layer, "fc2"))) for code in codes)
     del layer.fc1, layer.fc2
 
 
@@ -36,9 +34,7 @@ def split_attention(layer: EncoderLayer, codes: Sequence[str]) -> None:
     """Give every language a copy of the self-attention; the shared one goes."""
     shared = layer.self_attn
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
-    layer.attn = LanguageModules(
-        (code, SelfAttention(*(_copy(shared, name) for name in names))) for code in codes
-    )
+    layer.attn = LanguageModules((code, SelfAttention(*(_copy(shared, name) for name in names))) for code in codes)
     del layer.self_attn
 
 

@@ -29,9 +29,7 @@ class HasWords(Protocol):
     def words(self) -> Sequence[str]: ...
 
 
-def read(
-    path: PathLike, format: str = "auto", *, repair: bool = True, label_map: Optional[LabelMap] = None
-) -> NerFile:
+def read(path: PathLike, format: str = "auto", *, repair: bool = True, label_map: Optional[LabelMap] = None) -> NerFile:
     """Read a label file.
 
     Args:
@@ -166,5 +164,3 @@ def _check_word(word: str, layout: Layout, sentence: int) -> None:
 
 def _no_language() -> str:
     raise UsageError("The panx layout needs the language of the words.", where="lang")
-
-
