@@ -4,7 +4,7 @@
 #
 # usage: bash run/quickstart.sh [--scale smoke|full] [--out DIR] [--jobs N] [--dry-run]
 #
-#   --scale    full: under 10 minutes on 2 cores (default); smoke: about a minute, its numbers mean nothing
+#   --scale    full: 16 minutes of CPU time (default); smoke: 4 to 5, mostly imports, its numbers mean nothing
 #   --out      folder to work in (default: quickstart)
 #   --jobs     stages side by side, one thread each (default: number of cores, at most 4)
 #   --dry-run  print the commands of every stage, run nothing

@@ -168,6 +168,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Check configurations and data; prints all problems at once."""
     if not args.config and not args.data:
         raise UsageError("There is nothing to check.", allowed="--config YAML …, --data DIR, or both")
     found = Findings()

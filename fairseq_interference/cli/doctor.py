@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_python() -> Line:
+    """Version of Python and where it is."""
     found = f"{platform.python_version()} ({sys.executable})"
     major, minor = (int(number) for number in platform.python_version_tuple()[:2])
     if (major, minor) not in TRIED_PYTHONS:
@@ -70,6 +71,7 @@ def _major(version: str) -> int:
 
 
 def check_numpy() -> Line:
+    """Version of numpy; the host breaks with numpy 2."""
     version = _version("numpy")
     if not version:
         return Line("numpy", PROBLEM, "not installed", "pip install 'numpy<2'")
@@ -134,6 +136,7 @@ def check_plugin() -> Line:
 
 
 def check_packages() -> Iterator[Line]:
+    """Packages that are required, then those of each extra."""
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         yield Line("packages", PROBLEM, f"missing: {', '.join(missing)}", "pip install -e . -c constraints.txt")
@@ -148,6 +151,7 @@ def check_packages() -> Iterator[Line]:
 
 
 def check_write(folder: Path) -> Line:
+    """Whether files can be written in ``folder``."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
@@ -172,6 +176,7 @@ def _available_memory() -> float:
 
 
 def check_machine() -> Iterator[Line]:
+    """Cores and memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Line("cores", OK, str(cores))
     memory = _available_memory() / 2**30
@@ -196,6 +201,7 @@ def examine(folder: Path, working: Path) -> Iterator[Line]:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print every line; 1 if one of them is a problem."""
     problems = 0
     for line in examine(Path(args.write).resolve(), Path.cwd()):
         print(line, flush=True)

@@ -71,6 +71,7 @@ def _inside(path: Path) -> LanguageList:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the names of a kind, one a line."""
     if args.kind == "languages":
         if args.path is None:
             raise UsageError("list languages needs a path.", allowed="a data-bin folder or a checkpoint")
