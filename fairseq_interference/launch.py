@@ -14,18 +14,16 @@ import os
 import resource
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import yaml
 
+from fairseq_interference import processes
 from fairseq_interference.errors import DataError, InterferenceError, UsageError
 from fairseq_interference.stages import write_json
 
@@ -245,53 +243,6 @@ def check_flags(config: TrainConfig) -> None:
 # -- running --------------------------------------------------------------------------------------------------------
 
 
-def run(commands: Sequence[Sequence[str]]) -> int:
-    """Run processes side by side; a signal goes to all of them, a failure of one ends the others.
-
-    Returns:
-        The first exit code that is not 0, else 0.
-    """
-    processes = [subprocess.Popen(list(command)) for command in commands]
-    with _forwarding(processes):
-        while True:
-            codes = [process.poll() for process in processes]
-            failed = next((code for code in codes if code), None)
-            if failed is not None:
-                _end(processes)
-                return failed if failed > 0 else 128 - failed
-            if all(code == 0 for code in codes):
-                return 0
-            time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def _forwarding(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def forward(number: int, frame: Any) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    old = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        _end(processes)  # the terminal has sent it to them too
-        raise
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 10.0) -> None:
-    deadline = time.monotonic() + patience
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()) if process.poll() is None else None)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fairseq_interference.launch", description=__doc__.split("\n")[0])
     parser.add_argument("--config", required=True, help="YAML file, see run/configs")
@@ -308,15 +259,30 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def launch(args: argparse.Namespace) -> int:
-    """Check, print, run."""
+    """Read, override, train."""
     config = read_config(args.config)
     for name in ("data", "save_dir", "init_from", "precision"):
         if getattr(args, name):
             config = replace(config, **{name: getattr(args, name)})
-    config = override(config, args.set)
+    return train(override(config, args.set), args.gpus, args.dry_run)
+
+
+def train(config: TrainConfig, gpus: Optional[int] = None, dry_run: bool = False) -> int:
+    """Print the training command, check it, run it, and keep what it took in memory.
+
+    Args:
+        gpus: number of GPUs (None: all of them); on a machine without any: of processes.
+        dry_run: run nothing.
+
+    Returns:
+        Exit code of the training.
+
+    Raises:
+        InterferenceError: what the checks found.
+    """
     on_cpu = visible_gpus() == 0 or bool(config.train.get("cpu"))
-    command = train_command(config, 0 if on_cpu else args.gpus)
-    ranks = (args.gpus or 1) if on_cpu else 1
+    command = train_command(config, 0 if on_cpu else gpus)
+    ranks = (gpus or 1) if on_cpu else 1
     commands = rank_commands(command, ranks) if ranks > 1 else [command]
     for line in commands:
         print(
@@ -324,11 +290,11 @@ def launch(args: argparse.Namespace) -> int:
             flush=True,
         )
     check(config)
-    if args.dry_run:
+    if dry_run:
         return 0
-    if shutil.which(commands[0][0]) is None:
-        raise UsageError("fairseq-train is not installed.", where=commands[0][0], next_step="bash run/setup.sh")
-    code = run(commands)
+    if shutil.which(command[0]) is None:
+        raise UsageError("fairseq-train is not installed.", where=command[0], next_step="bash run/setup.sh")
+    code = processes.run(commands, fork=on_cpu)
     if code == 0:
         write_json(Path(config.save_dir) / COST_FILE, {"peak_memory_bytes": _peak_of_children()})
     return code

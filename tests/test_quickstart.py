@@ -131,6 +131,7 @@ def test_interrupted_quickstart_goes_on_to_a_whole_report(tmp_path, capsys):
     for record in found:
         cost = record["cost"]
         assert cost["peak_memory_bytes"] > 10**8 and cost["updates"] > 0 and cost["seconds"] > 0
+        assert cost["tokens"] > 50 * cost["updates"]
         assert cost["parameters"]["total"] > cost["parameters"]["shared"] or "adpt" not in record["run"]["arch"]
     assert main(["status", str(out)]) == 0
     assert "missing" not in capsys.readouterr().out

@@ -14,11 +14,12 @@ PACKAGE = ddp.REPOSITORY / "fairseq_interference"
 # cli -> evaluation, analysis, convert -> tasks -> models, criterions, optim -> modules, data -> languages, errors
 RANKS = {
     "cli": 5,
+    "finetune": 5,
     **dict.fromkeys(("evaluation", "analysis", "convert", "launch", "loading"), 4),
     "tasks": 3,
     **dict.fromkeys(("models", "criterions", "optim"), 2),
     **dict.fromkeys(("modules", "data"), 1),
-    **dict.fromkeys(("compat", "checkpoint_files", "host_checks", "stopping", "appended_state"), 0),
+    **dict.fromkeys(("compat", "checkpoint_files", "host_checks", "stopping", "appended_state", "processes"), 0),
     **dict.fromkeys(("stages", "languages", "errors"), 0),
 }
 # scorers are plain functions on lists without any host: tasks report with them while they train

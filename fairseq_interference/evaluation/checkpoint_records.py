@@ -78,17 +78,22 @@ def parameters_of(model: Any) -> dict[str, int]:
 
 
 def _cost(path: Path, model: Any) -> dict[str, Any]:
-    """Updates and seconds as the trainer counted them, memory as the launcher saw it; tokens are kept nowhere."""
+    """Updates, tokens and seconds as the trainer counted them, memory as the launcher saw it."""
     from fairseq import checkpoint_utils
 
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     history = state.get("optimizer_history") or [{}]
-    seconds = (state.get("extra_state") or {}).get("previous_training_time")
+    extra = state.get("extra_state") or {}
+    seconds = extra.get("previous_training_time")
+    # meters of the whole run, over all workers and restarts; `wpb` sums the tokens of every update
+    meters = {name: meter for _, name, _, meter in (extra.get("metrics") or {}).get("default", ())}
+    tokens = meters.get("wpb", {}).get("sum")
     beside = path.parent / COST_FILE
     peak = json.loads(beside.read_text(encoding="utf-8"))["peak_memory_bytes"] if beside.is_file() else None
     return {
         "parameters": parameters_of(model),
         "updates": history[-1].get("num_updates"),
+        "tokens": None if tokens is None else int(tokens),
         "seconds": None if seconds is None else round(float(seconds), 3),
         "peak_memory_bytes": peak,
     }

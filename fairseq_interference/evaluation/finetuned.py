@@ -1,9 +1,6 @@
-"""What run/finetune_ner.sh asks of checkpoints: the flags that build a model again, and scores of many runs at once.
+"""What fine-tuning asks of checkpoints: the flags that build a model again, and the scores of many runs.
 
-    python -m fairseq_interference.evaluation.finetuned flags --checkpoint C
-    python -m fairseq_interference.evaluation.finetuned score --checkpoint C … --data prepared/NAME --langs en,hi
-
-One process scores everything. Each language and split of a checkpoint is a stage: what is done is skipped, and a
+Each language and split of a checkpoint is a stage: what is done is skipped, and a
 checkpoint is loaded only if something of it is left to do.
 """
 
@@ -12,16 +9,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_interference.data.prepared import find_split, languages_in
-from fairseq_interference.errors import DONE, INTERRUPTED, CheckpointError, DataError, InterferenceError
+from fairseq_interference.errors import CheckpointError, DataError
 from fairseq_interference.evaluation.checkpoint_records import Scored, ner_record
 from fairseq_interference.evaluation.records import write_record
-from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import file_hash, stage, write_json
 
 RECORD_FILE = "record.json"
@@ -141,51 +136,38 @@ class Run:
         return records
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fairseq_interference.evaluation.finetuned")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    flags = verbs.add_parser("flags", help="print arch and model options of a checkpoint as KEY=VALUE lines")
-    flags.add_argument("--checkpoint", type=Path, required=True, metavar="FILE")
-    score = verbs.add_parser("score", help="predict, score and record")
-    score.add_argument("--checkpoint", type=Path, nargs="+", required=True, metavar="FILE", help="fine-tuned")
-    score.add_argument("--data", type=Path, required=True, metavar="DIR", help="prepared benchmark")
-    score.add_argument("--langs", required=True, metavar="CODES", help="languages to score, en,hi,sw")
-    score.add_argument("--splits", default="dev,test", help="prepared splits [%(default)s]")
-    score.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: none are written)")
-    score.add_argument("--fallback-lang", metavar="CODE", help="language whose parts serve an unknown language")
-    score.add_argument("--cpu", action="store_true", help="stay on the CPU")
-    score.add_argument("--force", action="store_true", help="score again what was scored with other inputs")
-    return parser
+def score_runs(
+    checkpoints: Sequence[Path],
+    data: Path,
+    langs: Sequence[str],
+    splits: Sequence[str],
+    *,
+    results: Optional[Path] = None,
+    fallback_lang: Optional[str] = None,
+    cpu: bool = False,
+    force: bool = False,
+) -> None:
+    """Predict, score and record every language and split of fine-tuned checkpoints; print an F1 each.
 
+    Args:
+        checkpoints: files, one per run.
+        data: prepared benchmark.
+        langs, splits: what to score.
+        results: folder of records (None: none are written).
+        fallback_lang, cpu: see :class:`Run`.
+        force: score again what was scored with other inputs.
 
-def _run(args: argparse.Namespace) -> None:
-    for checkpoint in args.checkpoint if args.verb == "score" else [args.checkpoint]:
+    Raises:
+        InterferenceError: a checkpoint or a language is not there, or something was scored with other inputs.
+    """
+    for checkpoint in checkpoints:
         if not checkpoint.is_file():
             raise CheckpointError("There is no such checkpoint.", where=checkpoint)
-    if args.verb == "flags":
-        print("\n".join(model_flags(args.checkpoint)))
-        return
-    pairs = splits_there(args.data, parse_codes(args.langs), [split.strip() for split in args.splits.split(",")])
-    for checkpoint in args.checkpoint:
-        for record in Run(checkpoint, args.fallback_lang, args.cpu).score(args.data, pairs, args.results, args.force):
+    pairs = splits_there(data, langs, splits)
+    for checkpoint in checkpoints:
+        for record in Run(checkpoint, fallback_lang, cpu).score(data, pairs, results, force):
             found = record["evaluation"]
             print(
                 f"{checkpoint.parent}  {found['language']} {found['split']}  F1 {100 * found['metrics']['f1']:.2f}",
                 flush=True,
             )
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Exit codes as of the console: 0 done, 1 failed, 2 usage, 130 interrupted."""
-    try:
-        _run(_parser().parse_args(argv))
-    except InterferenceError as error:
-        print(f"finetuned: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Fine-tune a pretrained checkpoint for named entities, once per seed; label and score every language; write records.
+
+    bash run/finetune_ner.sh --checkpoint FILE --data prepared/NAME --train-lang en --eval-langs hi,sw --seeds 1,2,3
+
+One process does it all: finished seeds and scores are skipped, an unfinished training goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from fairseq_interference import launch
+from fairseq_interference.data.prepared import LABELS_FILE, find_split
+from fairseq_interference.errors import DONE, INTERRUPTED, DataError, InterferenceError, StageError, UsageError
+from fairseq_interference.evaluation.finetuned import model_flags, score_runs
+from fairseq_interference.languages import parse_codes
+from fairseq_interference.stages import file_hash, write_text
+
+SETTINGS_FILE, TRAINED_FILE = "settings", "finetuned"  # beside the checkpoints of a seed
+SELECTIONS = ("source-dev", "target-dev", "all-dev")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="finetune_ner.sh", description=__doc__.split("\n")[0])
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--train-lang", required=True, metavar="CODES")
+    parser.add_argument("--eval-langs", default="", metavar="CODES")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--config", type=Path, default=launch.USER_DIR.parent / "run/configs/tiny/ner.yaml")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--selection", choices=SELECTIONS, default=SELECTIONS[0])
+    parser.add_argument("--splits", default="dev,test")
+    parser.add_argument("--fallback-lang", metavar="CODE")
+    parser.add_argument("--out", type=Path, metavar="DIR")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
+    parser.add_argument("--precision", choices=sorted(launch.PRECISIONS))
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser
+
+
+def check(args: argparse.Namespace) -> None:
+    """Files and seeds, before the host is imported.
+
+    Raises:
+        InterferenceError: what is missing or malformed.
+    """
+    if not args.checkpoint.is_file():
+        raise UsageError("There is no such checkpoint.", where="--checkpoint", value=str(args.checkpoint))
+    if not (args.data / LABELS_FILE).is_file():
+        raise UsageError(
+            "This is no prepared benchmark.",
+            where="--data",
+            value=str(args.data),
+            next_step="python -m data_prep.benchmarks.ner --help",
+        )
+    if not re.fullmatch(r"\d+(,\d+)*", args.seeds):
+        raise UsageError("These are not seeds.", where="--seeds", value=args.seeds, allowed="such as 1,2,3")
+    for lang in parse_codes(args.train_lang):
+        if not find_split(args.data, lang, "train").is_file():
+            raise DataError("There is nothing to train on.", where=find_split(args.data, lang, "train"))
+
+
+def all_languages(args: argparse.Namespace) -> list[str]:
+    """Training languages first, then the others to score; each once."""
+    return list(dict.fromkeys([*parse_codes(args.train_lang), *parse_codes(args.eval_langs or args.train_lang)]))
+
+
+def settings_of(args: argparse.Namespace) -> list[str]:
+    """``KEY=VALUE`` beyond the configuration: arch and options of the checkpoint, then ours; the later one wins."""
+    settings = [*model_flags(args.checkpoint), f"train-langs={args.train_lang}", f"selection={args.selection}"]
+    if args.selection != SELECTIONS[0]:
+        settings.append(f"eval-langs={','.join(all_languages(args))}")
+    if args.fallback_lang:
+        settings.append(f"fallback-lang={args.fallback_lang}")
+    return [*settings, *(part for setting in args.set for part in setting.split())]
+
+
+def fingerprint(args: argparse.Namespace) -> str:
+    """Everything that a run depends on besides its seed."""
+    files = [args.config, args.data / LABELS_FILE, args.checkpoint]
+    files += [find_split(args.data, lang, "train") for lang in parse_codes(args.train_lang)]
+    values = [args.train_lang, args.selection, " ".join(args.set), args.precision or "", args.fallback_lang or ""]
+    if args.selection != SELECTIONS[0]:
+        values += all_languages(args)
+    return hashlib.sha256("\0".join([*map(file_hash, files), *values]).encode()).hexdigest()[:32]
+
+
+def train_seed(args: argparse.Namespace, config: launch.TrainConfig, folder: Path, wanted: str) -> int:
+    """One seed, unless it is trained already.
+
+    Raises:
+        StageError: the folder holds a run with other settings.
+    """
+    settings = folder / SETTINGS_FILE
+    if settings.is_file() and settings.read_text(encoding="utf-8").strip() != wanted:
+        if not args.force:
+            raise StageError(
+                "This folder holds a run with other settings.",
+                where=folder,
+                next_step="give --force to redo it, or another --out",
+            )
+        if not args.dry_run:
+            shutil.rmtree(folder)
+    if (folder / TRAINED_FILE).is_file():
+        print(f"{folder}: trained already", file=sys.stderr)
+        return DONE
+    print(f"{folder}: fine-tuning on {args.train_lang}", file=sys.stderr)
+    if not args.dry_run:
+        write_text(settings, wanted + "\n")
+    code = launch.train(replace(config, save_dir=str(folder)), args.gpus, args.dry_run)
+    if code == DONE and not args.dry_run:
+        write_text(folder / TRAINED_FILE, "")
+    return code
+
+
+def finetune(args: argparse.Namespace) -> int:
+    """Train every seed, then score them all; the exit code of the first training that has not ended well."""
+    check(args)
+    config = launch.read_config(args.config)
+    config = replace(config, data=str(args.data), init_from=str(args.checkpoint))
+    config = replace(config, precision=args.precision or config.precision)
+    config = launch.override(config, settings_of(args))
+    out = args.out or Path("finetune", args.data.resolve().name, "+".join(parse_codes(args.train_lang)))
+    wanted, folders = fingerprint(args), []
+    for seed in args.seeds.split(","):
+        folders.append(out / f"seed{seed}")
+        code = train_seed(args, launch.override(config, [f"seed={seed}"]), folders[-1], wanted)
+        if code != DONE:
+            return code
+    if args.dry_run:
+        return DONE
+    score_runs(
+        [folder / "checkpoint_best.pt" for folder in folders],
+        args.data,
+        all_languages(args),
+        [split.strip() for split in args.splits.split(",")],
+        results=args.results,
+        fallback_lang=args.fallback_lang,
+        cpu=bool(config.train.get("cpu")),
+        force=args.force,
+    )
+    print(f"records: {args.results}", file=sys.stderr)
+    return DONE
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Exit codes: 0 done, 1 failed, 2 usage, 75 told to stop and saved, 130 interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        return finetune(args)
+    except InterferenceError as error:
+        print(f"finetune: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("finetune: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

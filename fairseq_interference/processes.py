@@ -1,0 +1,157 @@
+"""Training commands side by side: a signal goes to all of them, and the failure of one ends the others."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, Optional, Protocol
+
+from fairseq_interference.errors import FAILED
+
+TICK = 0.05  # seconds between two looks at a process
+
+
+class Process(Protocol):
+    """What is needed of a child process; :class:`subprocess.Popen` has it."""
+
+    def poll(self) -> Optional[int]: ...
+    def wait(self, timeout: Optional[float] = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Forked:
+    """``fairseq-train`` as a copy of this process, which has imported the host already: that is most of a start.
+
+    Not for accelerators, which do not survive a fork once they were asked anything.
+
+    Args:
+        command: the command as it would be typed; the first word is not looked at.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+        self.returncode: Optional[int] = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(self.command)
+
+    def poll(self) -> Optional[int]:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: Optional[float] = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() >= end:
+                raise subprocess.TimeoutExpired(self.command, timeout or 0.0)
+            time.sleep(TICK)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _become(command: list[str]) -> NoReturn:
+    """Run the host's entry point with the arguments of ``command``, then end this process as Python would."""
+    code = FAILED
+    try:
+        code = _exit_code_of(command)
+    finally:
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _exit_code_of(command: list[str]) -> int:
+    sys.argv = command
+    logging.getLogger().handlers.clear()  # the host sets its own log up as its command is imported
+    try:
+        try:
+            from fairseq_cli.train import cli_main
+
+            from fairseq_interference import register
+
+            register()  # wraps the command, which is new here
+            cli_main()
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            return FAILED
+        except KeyboardInterrupt:
+            sys.excepthook(*sys.exc_info())
+            return 128 + signal.SIGINT
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
+    """Run commands side by side until all have ended well or one has failed.
+
+    Args:
+        commands: one per process.
+        fork: they are all ``fairseq-train``; start them as copies of this process.
+
+    Returns:
+        The first exit code that is not 0, else 0.
+    """
+    start: Any = Forked if fork else subprocess.Popen
+    processes: list[Process] = [start(list(command)) for command in commands]
+    with _forwarding(processes):
+        while True:
+            codes = [process.poll() for process in processes]
+            failed = next((code for code in codes if code), None)
+            if failed is not None:
+                _end(processes)
+                return failed if failed > 0 else 128 - failed
+            if all(code == 0 for code in codes):
+                return 0
+            time.sleep(TICK)
+
+
+@contextlib.contextmanager
+def _forwarding(processes: Sequence[Process]) -> Iterator[None]:
+    def forward(number: int, frame: Any) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    old = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        _end(processes)  # the terminal has sent it to them too
+        raise
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _end(processes: Sequence[Process], patience: float = 10.0) -> None:
+    deadline = time.monotonic() + patience
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()) if process.poll() is None else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,90 @@
+"""Trainings as children: exit codes, signals, and a forked training that is the one of the printed command."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ddp
+import pytest
+import torch
+from pretrain_world import data_folder, read_checkpoint
+
+from fairseq_interference import processes
+
+FORK = """
+import sys
+import fairseq_interference
+from fairseq_interference import processes
+fairseq_interference.register()
+for end in ("SystemExit(75)", "SystemExit()", "SystemExit('words')", "ValueError('broken')", "KeyboardInterrupt()"):
+    import fairseq_cli.train
+    def cli_main(end=end):
+        print("arguments", sys.argv[1:], flush=True)
+        raise eval(end)
+    fairseq_cli.train.cli_main = cli_main
+    print(end, "->", processes.run([["fairseq-train", "DATA"]], fork=True), flush=True)
+command = ["fairseq-train", "nowhere", "--task", "xlm_masked_lm", "--arch", "xlm_joint_tiny", "--langs", "aa,bb"]
+command += ["--batch-size", "4", "--cpu"]
+del sys.modules["fairseq_cli.train"]
+print("no data ->", processes.run([command, command], fork=True))
+"""
+
+
+def test_a_failed_process_ends_the_others() -> None:
+    assert processes.run([[sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", "pass"]]) == 3
+    assert processes.run([[sys.executable, "-c", "pass"]]) == 0
+
+
+def test_a_forked_command_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    said = ddp.run_command([sys.executable, "-c", FORK], cwd=tmp_path).log
+    for line in (
+        "SystemExit(75) -> 75",
+        "SystemExit() -> 0",
+        "SystemExit('words') -> 1",
+        "ValueError('broken') -> 1",
+        "KeyboardInterrupt() -> 130",
+        "no data -> 1",
+    ):
+        assert line in said, said
+    assert "\nwords\n" in said and "ValueError: broken" in said and "arguments ['DATA']" in said
+    last = said.split("KeyboardInterrupt() -> 130")[1]
+    assert "nowhere" in last and "Traceback" not in last
+
+
+@pytest.mark.slow
+def test_a_stopped_launch_goes_on_to_what_the_printed_command_gives(tmp_path: Path) -> None:
+    data = data_folder(tmp_path / "data", {"aa": 150, "bb": 60})
+    flags = ["log-interval=1", "max-update=40", "max-epoch=100", "save-interval-updates=0"]
+    command = [sys.executable, "-m", "fairseq_interference.launch", "--config", "run/configs/tiny/adpt.yaml"]
+    command += ["--data", str(data), "--save-dir", str(tmp_path / "stopped"), "--set", "langs=aa,bb", *flags]
+    with subprocess.Popen(
+        command,
+        cwd=ddp.REPOSITORY,
+        env=ddp.environment(CUDA_VISIBLE_DEVICES=""),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        printed = process.stdout.readline()
+        said = [printed]
+        for line in process.stdout:
+            said.append(line)
+            if "num_updates=3," in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        said.append(process.stdout.read())
+        assert process.wait(60) == 75, "".join(said)
+    updates = read_checkpoint(tmp_path / "stopped" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+    assert 3 <= updates < 40
+    ddp.run_command(command, cwd=ddp.REPOSITORY, CUDA_VISIBLE_DEVICES="")
+    words = shlex.split(printed.removeprefix("+ "))
+    assert words[0] == "fairseq-train"
+    words[words.index("--save-dir") + 1] = str(tmp_path / "straight")
+    ddp.run_command([*ddp.host_command("fairseq-train"), *words[1:]], cwd=ddp.REPOSITORY, CUDA_VISIBLE_DEVICES="")
+    pair = [read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("straight", "stopped")]
+    assert all(torch.equal(pair[0][name], pair[1][name]) for name in pair[0])
