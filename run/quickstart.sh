@@ -26,7 +26,7 @@ JOBS="${OPT_jobs:-$(env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncp
 
 case "$scale" in
   full)
-    languages=(xa xb xc xd) sentences=8000 few=800 labelled="ner=1000,200,600" concepts=1000
+    languages=(xa xb xc xd) sentences=8000 few=200 labelled="ner=1300,200,600" concepts=1000
     vocabulary=2000 updates=1000 epochs=8 seeds=1,2,3 lines=200
     ;;
   smoke)
@@ -35,9 +35,9 @@ case "$scale" in
     ;;
   *) die "--scale $scale: smoke or full" ;;
 esac
-codes="$(IFS=, && printf '%s' "${languages[*]}")"
+codes="$(IFS=, && printf '%s' "${languages[*]}")" last="${languages[${#languages[@]} - 1]}"
 world=(--langs "$codes" --similarity 0.3 --sentences "$sentences" --concepts "$concepts" --labelled-of "$labelled"
-  --sentences-of "${languages[${#languages[@]} - 1]}=$few" --seed 1) # the last language has little text
+  --sentences-of "$last=$few" --similarity-of "${languages[0]}:$last=0.7" --seed 1) # little text, a big relative
 
 ((DRY_RUN)) || mkdir -p "$out"
 [[ ! -d "$out" ]] || out="$(cd "$out" && pwd)" # a later step may run in another folder

@@ -111,7 +111,7 @@ def write_checkpoint(
         "criterion": None,
         "optimizer_history": [history],
         "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None, "previous_training_time": 1000.0},
         "last_optimizer_state": None,
     }
     torch.save(state, folder / "checkpoint_last.pt")

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from fairseq_interference.cli import main
 from fairseq_interference.errors import DataError
-from fairseq_interference.evaluation import records, report, report_data, report_markdown, report_words
-from fairseq_interference.evaluation.report_data import Cell, build_tables, difference, pooled_sd
+from fairseq_interference.evaluation import records, report, report_cells, report_markdown, report_words
+from fairseq_interference.evaluation.report_cells import Cell, difference, pooled_sd
+from fairseq_interference.evaluation.report_data import build_tables
 
 LANGS = ["xa", "xb", "xc"]
 NUMBERS = st.lists(st.floats(0, 1, allow_nan=False), min_size=2, max_size=6)
@@ -179,7 +180,7 @@ def test_perplexity_is_better_when_lower():
     assert "xa (+3.00) lose (negative interference)" in text and "xlm_mono has the best mean on xa" in text
 
 
-PERPLEXITY = next(iter(report_data.PRETRAIN_METRICS))
+PERPLEXITY = next(iter(report_cells.PRETRAIN_METRICS))
 
 
 def test_missing_is_missing(tmp_path):

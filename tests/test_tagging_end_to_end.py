@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("fairseq")
 from tagging_world import sentence, write_checkpoint, write_prepared, write_split
 
+from fairseq_interference.data.tokenizer import Tokenizer
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = Path(sys.executable).with_name("fairseq-train")
 
@@ -78,9 +80,33 @@ def test_twenty_sentences_are_learnt_by_heart(tuned, world):
         "within-language",
         "zero-shot",
     }
+    tokenizer = Tokenizer.load(str(world / "pretrained" / "tokenizer"))
+    tokens = sum(2 + sum(map(len, tokenizer.encode_words(words, "xa"))) for words, _ in twenty("xa"))
+    for record in records:  # two updates an epoch; the checkpoint that it started from has cost 1000 seconds before
+        assert record["cost"]["tokens"] * 2 == tokens * record["cost"]["updates"]
+        assert 0 < record["cost"]["seconds"] < 300
     config = found["xb", "test"]["run"]["config"]
     assert config["task"]["selection"] == "source-dev" and config["pretrain_seed"] == 1
     assert "--finetune-from-model pretrained/checkpoint_last.pt" in tuned[2]
+
+
+def test_cost_survives_emptied_meters_and_a_lost_start(tuned, monkeypatch):
+    """The host empties its meters at a restart between epochs; a start that is gone leaves the seconds unknown."""
+    import torch
+
+    from fairseq_interference.evaluation.checkpoint_records import Scored
+
+    monkeypatch.chdir(tuned[0].parents[2])
+    path = tuned[0] / "checkpoint_best.pt"
+    whole, state = Scored(path).cost, torch.load(path, weights_only=False)
+    for _, name, _, meter in state["extra_state"]["metrics"]["default"]:
+        if name == "wpb":
+            meter.update(sum=meter["sum"] / 2, count=meter["count"] / 2)
+    state["cfg"]["checkpoint"]["finetune_from_model"] = "gone.pt"
+    shutil.copytree(tuned[0], tuned[0].parent / "restarted")
+    torch.save(state, tuned[0].parent / "restarted" / path.name)
+    cost = Scored(tuned[0].parent / "restarted" / path.name).cost
+    assert cost == {**whole, "seconds": None}
 
 
 def test_run_again_does_nothing_and_other_settings_are_refused(tuned, world):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_interference.errors import DataError
-from fairseq_interference.evaluation.report_data import Table
+from fairseq_interference.evaluation.report_cells import Table
 
 # Okabe and Ito 2008, without yellow (too light on white); hatches repeat the distinction in grey.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")

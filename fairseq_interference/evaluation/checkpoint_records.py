@@ -50,14 +50,17 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else str(value)
 
 
-def _seed_of(checkpoint: Optional[str]) -> Optional[int]:
-    """Seed of the checkpoint that was fine-tuned, if it is still there."""
+def _start_of(checkpoint: Optional[str]) -> dict[str, Any]:
+    """State of the checkpoint that a run started from; empty if it is not there."""
     if not checkpoint or not Path(checkpoint).is_file():
-        return None
+        return {}
     from fairseq import checkpoint_utils
 
-    cfg = checkpoint_utils.load_checkpoint_to_cpu(checkpoint).get("cfg")
-    return None if cfg is None else int(cfg["common"]["seed"])
+    return dict(checkpoint_utils.load_checkpoint_to_cpu(checkpoint))
+
+
+def _seconds(state: Mapping[str, Any]) -> float:
+    return float((state.get("extra_state") or {}).get("previous_training_time") or 0.0)
 
 
 def parameters_of(model: Any) -> dict[str, int]:
@@ -77,24 +80,29 @@ def parameters_of(model: Any) -> dict[str, int]:
     }
 
 
-def _cost(path: Path, model: Any) -> dict[str, Any]:
-    """Updates, tokens and seconds as the trainer counted them, memory as the launcher saw it."""
+def _cost(path: Path, model: Any, started_from: Optional[str]) -> dict[str, Any]:
+    """Updates, tokens and seconds as the trainer counted them, memory as the launcher saw it.
+
+    The host goes on counting the seconds of the checkpoint that a run started from: they are taken off; without
+    that checkpoint they are not known. A restart at the start of an epoch empties the host's meters: tokens are then
+    the mean of an update since, times the updates.
+    """
     from fairseq import checkpoint_utils
 
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    history = state.get("optimizer_history") or [{}]
-    extra = state.get("extra_state") or {}
-    seconds = extra.get("previous_training_time")
-    # meters of the whole run, over all workers and restarts; `wpb` sums the tokens of every update
+    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
+    extra, start = state.get("extra_state") or {}, _start_of(started_from)
     meters = {name: meter for _, name, _, meter in (extra.get("metrics") or {}).get("default", ())}
-    tokens = meters.get("wpb", {}).get("sum")
+    words = meters.get("wpb") or {}
+    tokens = None if not updates or not words.get("count") else round(words["sum"] / words["count"] * updates)
+    known = "previous_training_time" in extra and (start or not started_from)
     beside = path.parent / COST_FILE
     peak = json.loads(beside.read_text(encoding="utf-8"))["peak_memory_bytes"] if beside.is_file() else None
     return {
         "parameters": parameters_of(model),
-        "updates": history[-1].get("num_updates"),
-        "tokens": None if tokens is None else int(tokens),
-        "seconds": None if seconds is None else round(float(seconds), 3),
+        "updates": updates,
+        "tokens": tokens,
+        "seconds": round(_seconds(state) - _seconds(start), 3) if known else None,
         "peak_memory_bytes": peak,
     }
 
@@ -109,9 +117,10 @@ class Scored:
         self.loaded = load(str(path))
         cfg = self.loaded.cfg
         config = {section: plain(cfg[section]) for section in SECTIONS if cfg.get(section) is not None}
-        pretrained = _seed_of(config["checkpoint"].get("finetune_from_model"))
+        started_from = config["checkpoint"].get("finetune_from_model")
+        pretrained = _start_of(started_from).get("cfg")
         if pretrained is not None:
-            config["pretrain_seed"] = pretrained
+            config["pretrain_seed"] = int(pretrained["common"]["seed"])
         self.run = {
             "id": name or path.resolve().parent.name,
             "arch": config["model"].get("arch") or config["model"]["_name"],
@@ -119,7 +128,7 @@ class Scored:
             "config": config,
             "seed": int(cfg["common"]["seed"]),
         }
-        self.cost = _cost(path, self.loaded.model)
+        self.cost = _cost(path, self.loaded.model, started_from)
 
     def record(self, setting: str, train_langs: Sequence[str], evaluation: Mapping[str, Any]) -> Record:
         run = {**self.run, "setting": setting, "train_langs": list(train_langs)}

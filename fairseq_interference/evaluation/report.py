@@ -11,7 +11,8 @@ from typing import Union
 
 from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.records import Record, read_records
-from fairseq_interference.evaluation.report_data import Table, arch_order, build_tables, check_vocabulary
+from fairseq_interference.evaluation.report_cells import Table
+from fairseq_interference.evaluation.report_data import arch_order, build_tables, check_vocabulary
 from fairseq_interference.evaluation.report_markdown import cost_section, section, to_csv, unfinished
 from fairseq_interference.evaluation.report_words import title, words
 from fairseq_interference.stages import write_text

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from fairseq_interference.evaluation.records import Record
-from fairseq_interference.evaluation.report_data import Difference, Metric, Repeat, Table
+from fairseq_interference.evaluation.report_cells import Difference, Metric, Repeat, Table
 from fairseq_interference.evaluation.report_words import cell_text, listing, number, title
 
 CSV_FIELDS = [

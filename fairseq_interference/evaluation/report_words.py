@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from fairseq_interference.evaluation.report_data import (
+from fairseq_interference.evaluation.report_cells import (
     CLEAR,
     MIN_SEEDS,
     Cell,
