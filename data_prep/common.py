@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Optional, TypeVar
 
 from data_prep.parallel import Chunk, chunks_of, ordered_map, progress
-from fairseq_interference.errors import INTERRUPTED, DataError, InterferenceError, UsageError
+from fairseq_interference.errors import DataError, UsageError, exit_code
 
 Extra = TypeVar("Extra")
 SPLITS = ("train", "valid", "test")
@@ -36,14 +36,7 @@ def say(message: str) -> None:
 
 def run_main(main: Callable[[Optional[Sequence[str]]], int], argv: Optional[Sequence[str]] = None) -> int:
     """Run a command; a user's mistake is a message and an exit code, not a traceback."""
-    try:
-        return main(argv)
-    except InterferenceError as error:
-        say(f"error: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted: run the same command again to go on")
-        return INTERRUPTED
+    return exit_code(Path(sys.argv[0]).stem, lambda: main(argv))
 
 
 def map_file(

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Optional
 
 from data_prep import binarize, dictionary, report
@@ -21,7 +20,7 @@ from data_prep.parallel import die_with_parent
 from data_prep.plan import Plan, parser, per_language, plan
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
-from fairseq_interference.stages import file_hash, write_json
+from fairseq_interference.stages import copy_over, write_json
 
 #: steps that take much memory: it must not stay with, or be forked from, this process
 OWN_PROCESS = ("data_prep.learn_bpe", "data_prep.binarize")
@@ -71,20 +70,6 @@ def _in_own_process(name: str, argv: list[str]) -> None:
         raise SystemExit(done.returncode)  # the step has said what went wrong
 
 
-def _replace(source: Path, target: Path) -> None:
-    """Copy a file or folder to its place under a temporary name, unless the same is there."""
-    if target.exists() and file_hash(source) == file_hash(target):
-        return
-    temporary = target.with_name(target.name + ".tmp")
-    if source.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        shutil.copyfile(source, temporary)
-    temporary.replace(target)
-
-
 def _publish(made: Plan) -> None:
     """Put tokenizer and dictionary into data-bin before the languages are binarised with them."""
     made.out.mkdir(parents=True, exist_ok=True)
@@ -94,9 +79,9 @@ def _publish(made: Plan) -> None:
     shutil.rmtree(bare, ignore_errors=True)
     skipped = shutil.ignore_patterns(".done", "learn.json", "given.dict.txt")
     shutil.copytree(made.tokenizer, bare, ignore=skipped)
-    _replace(bare, made.out / "tokenizer")
+    copy_over(bare, made.out / "tokenizer")
     shutil.rmtree(bare)
-    _replace(made.dictionary, made.out / dictionary.DICTIONARY)
+    copy_over(made.dictionary, made.out / dictionary.DICTIONARY)
 
 
 def finish(made: Plan) -> None:

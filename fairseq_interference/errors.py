@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Optional
+import sys
+from typing import Callable, Optional
 
 DONE, FAILED, USAGE, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
 
@@ -105,3 +106,24 @@ class ScoringError(InterferenceError):
 
 class HostError(InterferenceError):
     """The installed fairseq, torch or numpy cannot do what is asked."""
+
+
+def exit_code(name: str, work: Callable[[], int]) -> int:
+    """Run the work of a command ``name``; what a user can mend is a message on stderr, not a traceback.
+
+    Returns:
+        The code of ``work``, of its error, 1 for a file that cannot be read or written, or 130 if interrupted.
+    """
+    try:
+        return work()
+    except InterferenceError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{name}: {InterferenceError(error.strerror or str(error), where=error.filename)}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED

@@ -19,7 +19,7 @@ from typing import Optional
 
 from fairseq_interference import launch
 from fairseq_interference.data.prepared import LABELS_FILE, find_split
-from fairseq_interference.errors import DONE, INTERRUPTED, DataError, InterferenceError, StageError, UsageError
+from fairseq_interference.errors import DONE, DataError, StageError, UsageError, exit_code
 from fairseq_interference.evaluation.finetuned import model_flags, score_runs
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import file_hash, write_text
@@ -157,14 +157,7 @@ def finetune(args: argparse.Namespace) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Exit codes: 0 done, 1 failed, 2 usage, 75 told to stop and saved, 130 interrupted."""
     args = build_parser().parse_args(argv)
-    try:
-        return finetune(args)
-    except InterferenceError as error:
-        print(f"finetune: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("finetune: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code("finetune", lambda: finetune(args))
 
 
 if __name__ == "__main__":

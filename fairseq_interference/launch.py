@@ -24,7 +24,7 @@ from typing import Any, Optional, Union
 import yaml
 
 from fairseq_interference import processes
-from fairseq_interference.errors import DataError, InterferenceError, UsageError
+from fairseq_interference.errors import DataError, UsageError, exit_code
 from fairseq_interference.stages import write_json
 
 USER_DIR = Path(__file__).resolve().parent
@@ -308,14 +308,7 @@ def _peak_of_children() -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Entry point; exit codes as the console's, and the training command's own."""
     args = build_parser().parse_args(argv)
-    try:
-        return launch(args)
-    except InterferenceError as error:
-        print(f"launch: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("launch: interrupted", file=sys.stderr)
-        return 130
+    return exit_code("launch", lambda: launch(args))
 
 
 if __name__ == "__main__":

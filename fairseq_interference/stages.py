@@ -54,6 +54,20 @@ def write_json(path: PathLike, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
 
 
+def copy_over(source: Path, target: Path) -> None:
+    """Copy a file or folder to its place under a temporary name, unless the same is there."""
+    if target.exists() and (source.resolve() == target.resolve() or file_hash(source) == file_hash(target)):
+        return
+    temporary = target.with_name(target.name + ".tmp")
+    if source.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+        shutil.rmtree(target, ignore_errors=True)
+    else:
+        shutil.copyfile(source, temporary)
+    temporary.replace(target)
+
+
 def read_done(out: PathLike) -> Optional[dict[str, Any]]:
     """Content of a stage's ``.done``, or None if the stage has not finished."""
     path = Path(out) / DONE_FILE

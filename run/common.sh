@@ -96,5 +96,19 @@ activate() {
   unset PYTHONHOME
 }
 
+# The rest of a thin script: --help prints its header, everything else goes to python -m $1 (a module, or with a verb).
+exec_module() {
+  local -a module
+  read -ra module <<<"$1"
+  shift
+  if [[ $# -eq 0 || "$1" == "-h" || "$1" == "--help" ]]; then
+    usage
+    exit $(($# ? 0 : 2))
+  fi
+  [[ -n "${PYTHON:-}" ]] || activate
+  export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+  exec "$PYTHON" -m "${module[@]}" "$@"
+}
+
 # What to give to --user-dir: always the folder that Python itself would import.
 user_dir() { "$PYTHON" -m fairseq_interference where; }

@@ -26,10 +26,4 @@ set -euo pipefail
 # shellcheck source=run/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if [[ $# -eq 0 || "$1" == "-h" || "$1" == "--help" ]]; then
-  usage
-  exit $(($# ? 0 : 2))
-fi
-[[ -n "${PYTHON:-}" ]] || activate
-export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec "$PYTHON" -m fairseq_interference.finetune "$@"
+exec_module "fairseq_interference.finetune" "$@"

@@ -11,7 +11,7 @@ import torch
 
 from fairseq_interference import cli
 from fairseq_interference.cli import doctor, list_names, where
-from fairseq_interference.errors import CheckpointError, DataError
+from fairseq_interference.errors import CheckpointError, DataError, exit_code
 
 
 def test_where_is_the_imported_package(capsys, plugin):
@@ -74,6 +74,15 @@ def test_interrupt_exits_130(monkeypatch, capsys):
     monkeypatch.setattr(where, "user_dir", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
     assert cli.main(["where"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file where a folder is needed")
+    assert exit_code("verb", lambda: len((tmp_path / "taken" / "x").read_text())) == 1
+    err = capsys.readouterr().err
+    assert f"where:   {tmp_path / 'taken' / 'x'}" in err and "verb: Not a directory" in err and "Traceback" not in err
+    with pytest.raises(BrokenPipeError):  # names no file: not the user's doing
+        exit_code("verb", lambda: (_ for _ in ()).throw(BrokenPipeError()))
 
 
 def test_module_form_is_the_same():

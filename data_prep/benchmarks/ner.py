@@ -21,7 +21,7 @@ from data_prep.benchmarks.ner_splits import Split, describe, label_list, of_lang
 from fairseq_interference.data.readers.labels import LabelMap
 from fairseq_interference.data.readers.layouts import FORMATS
 from fairseq_interference.data.readers.ner import read
-from fairseq_interference.errors import DONE, INTERRUPTED, InterferenceError
+from fairseq_interference.errors import DONE, exit_code
 from fairseq_interference.stages import stage, write_json, write_text
 
 PROG = "python -m data_prep.benchmarks.ner"
@@ -140,14 +140,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     )
     add_arguments(parser)
     args = parser.parse_args(argv)
-    try:
-        return prepare(args)
-    except InterferenceError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{PROG}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code(PROG, lambda: prepare(args))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Optional, TypeVar
 from data_prep.synthetic.config import CHOICES, LABELLED, WorldConfig, make_config
 from data_prep.synthetic.truth import FORMAT
 from data_prep.synthetic.world import write_world
-from fairseq_interference.errors import FAILED, INTERRUPTED, InterferenceError, UsageError
+from fairseq_interference.errors import UsageError, exit_code
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import stage
 
@@ -108,22 +108,16 @@ def settings(config: WorldConfig) -> dict[str, object]:
 
 def main(argv: Optional[list[str]] = None) -> int:
     args = make_parser().parse_args(argv)
+    return exit_code("synthetic", lambda: make(args))
+
+
+def make(args: argparse.Namespace) -> int:
+    """Write the world unless it is done, and say what it holds."""
     begin = time.monotonic()
-    try:
-        config = read_config(args)
-        with stage(args.out, inputs={}, settings=settings(config), force=args.force) as folder:
-            if folder is not None:
-                write_world(config, folder)
-    except InterferenceError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        place = f"  where:   {error.filename}\n  value:   {error.strerror}"
-        print(f"The world cannot be written.\n{place}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("interrupted: run the same command again", file=sys.stderr)
-        return INTERRUPTED
+    config = read_config(args)
+    with stage(args.out, inputs={}, settings=settings(config), force=args.force) as folder:
+        if folder is not None:
+            write_world(config, folder)
     if folder is None:
         print(f"{args.out}: already done")
         return 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 from fairseq_interference import __version__
-from fairseq_interference.errors import INTERRUPTED, InterferenceError
+from fairseq_interference.errors import exit_code
 
 # verb -> module of this package
 VERBS = {
@@ -49,12 +49,4 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     only = argv[0] if argv and argv[0] in VERBS else None
     args = build_parser(only).parse_args(argv)
-    try:
-        code: int = args.run(args)
-        return code
-    except InterferenceError as error:
-        print(f"fairseq-interference {args.verb}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"fairseq-interference {args.verb}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code(f"fairseq-interference {args.verb}", lambda: int(args.run(args)))

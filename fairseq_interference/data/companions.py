@@ -12,7 +12,7 @@ from fairseq_interference.data.dictionary import digest_of_file
 from fairseq_interference.errors import CheckpointError, ResumeError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
 from fairseq_interference.languages import LanguageList
-from fairseq_interference.stages import file_hash, write_json
+from fairseq_interference.stages import copy_over, file_hash, write_json
 
 PathLike = Union[str, Path]
 DICTIONARY, TOKENIZER, HASHES = "dict.txt", "tokenizer", "companions.json"
@@ -59,11 +59,11 @@ def write_companions(
     save_dir = Path(save_dir)
     save_dir.mkdir(parents=True, exist_ok=True)
     languages.write(save_dir / LANGUAGES)
-    _copy(Path(dictionary_path), save_dir / DICTIONARY)
+    copy_over(Path(dictionary_path), save_dir / DICTIONARY)
     hashes = {LANGUAGES: file_hash(save_dir / LANGUAGES), DICTIONARY: file_hash(save_dir / DICTIONARY)}
     missing = []
     if tokenizer_dir is not None and Path(tokenizer_dir).is_dir():
-        _copy(Path(tokenizer_dir), save_dir / TOKENIZER)
+        copy_over(Path(tokenizer_dir), save_dir / TOKENIZER)
         hashes[TOKENIZER] = file_hash(save_dir / TOKENIZER)
     else:
         if (save_dir / TOKENIZER).is_dir():
@@ -71,19 +71,6 @@ def write_companions(
         missing.append("no tokenizer/ in the data folder: new text must be encoded by hand, as the data was")
     write_json(save_dir / HASHES, {"format": 1, "hashes": hashes})
     return missing
-
-
-def _copy(source: Path, target: Path) -> None:
-    if target.exists() and (source.resolve() == target.resolve() or file_hash(source) == file_hash(target)):
-        return
-    temporary = target.with_name(target.name + ".tmp")
-    if source.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        shutil.copyfile(source, temporary)
-    temporary.replace(target)
 
 
 def find_companions(checkpoint_path: PathLike) -> Companions:

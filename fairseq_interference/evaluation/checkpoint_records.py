@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_interference.errors import DONE, INTERRUPTED, DataError, InterferenceError
+from fairseq_interference.errors import DONE, UsageError, exit_code
 from fairseq_interference.evaluation.records import Record, make_record, setting_of, write_record
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.launch import COST_FILE
@@ -196,6 +196,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _score_all(args: argparse.Namespace) -> int:
+    if args.run_id and len(args.checkpoint) > 1:
+        raise UsageError("One name for several checkpoints.", where="--run-id", value=args.run_id)
+    for checkpoint in args.checkpoint:
+        _score(args, checkpoint)
+    return DONE
+
+
 def _score(args: argparse.Namespace, checkpoint: Path) -> None:
     scored = Scored(checkpoint, args.run_id)
     for lang in parse_codes(args.langs) if args.langs else scored.run["languages"]:
@@ -212,17 +220,7 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Score every checkpoint in every language; returns the exit code."""
     args = make_parser().parse_args(argv)
-    try:
-        if args.run_id and len(args.checkpoint) > 1:
-            raise DataError("One name for several checkpoints.", where="--run-id", value=args.run_id)
-        for checkpoint in args.checkpoint:
-            _score(args, checkpoint)
-    except InterferenceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return DONE
+    return exit_code("evaluate", lambda: _score_all(args))
 
 
 if __name__ == "__main__":
