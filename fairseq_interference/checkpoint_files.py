@@ -145,6 +145,9 @@ def is_readable(path: PathLike) -> bool:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 return archive.testzip() is None  # torch itself reads over a wrong checksum
+        with open(path, "rb") as stream:
+            if stream.read(1) != pickle.PROTO:  # text, such as a Git-LFS pointer: torch would speak of its check
+                return False
         torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         return "Unsupported" in str(error) or "not an allowed global" in str(error) or bool(foreign_classes(path))

@@ -17,14 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from fairseq_interference import launch
+from fairseq_interference import launch, processes
 from fairseq_interference.data.prepared import LABELS_FILE, find_split
 from fairseq_interference.errors import DONE, DataError, StageError, UsageError, exit_code
-from fairseq_interference.evaluation.finetuned import model_flags, score_runs
+from fairseq_interference.evaluation.finetuned import model_flags, score_runs, splits_there
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import file_hash, write_text
 
 SETTINGS_FILE, TRAINED_FILE = "settings", "finetuned"  # beside the checkpoints of a seed
+BEST = "checkpoint_best.pt"
+SPLITS = ("train", "dev", "test")
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 
 
@@ -64,11 +66,19 @@ def check(args: argparse.Namespace) -> None:
             value=str(args.data),
             next_step="python -m data_prep.benchmarks.ner --help",
         )
-    if not re.fullmatch(r"\d+(,\d+)*", args.seeds):
+    if not re.fullmatch(r"(0|[1-9]\d*)(,(0|[1-9]\d*))*", args.seeds):
         raise UsageError("These are not seeds.", where="--seeds", value=args.seeds, allowed="such as 1,2,3")
+    unknown = [split for split in splits_of(args) if split not in SPLITS]
+    if unknown:
+        raise UsageError("Unknown split.", where="--splits", value=",".join(unknown), allowed=",".join(SPLITS))
     for lang in parse_codes(args.train_lang):
         if not find_split(args.data, lang, "train").is_file():
             raise DataError("There is nothing to train on.", where=find_split(args.data, lang, "train"))
+    splits_there(args.data, all_languages(args), splits_of(args))
+
+
+def splits_of(args: argparse.Namespace) -> list[str]:
+    return [split.strip() for split in args.splits.split(",")]
 
 
 def all_languages(args: argparse.Namespace) -> list[str]:
@@ -79,8 +89,8 @@ def all_languages(args: argparse.Namespace) -> list[str]:
 def settings_of(args: argparse.Namespace) -> list[str]:
     """``KEY=VALUE`` beyond the configuration: arch and options of the checkpoint, then ours; the later one wins."""
     settings = [*model_flags(args.checkpoint), f"train-langs={args.train_lang}", f"selection={args.selection}"]
-    if args.selection != SELECTIONS[0]:
-        settings.append(f"eval-langs={','.join(all_languages(args))}")
+    if args.selection != SELECTIONS[0] and args.eval_langs:
+        settings.append(f"eval-langs={args.eval_langs}")
     if args.fallback_lang:
         settings.append(f"fallback-lang={args.fallback_lang}")
     return [*settings, *(part for setting in args.set for part in setting.split())]
@@ -89,10 +99,13 @@ def settings_of(args: argparse.Namespace) -> list[str]:
 def fingerprint(args: argparse.Namespace) -> str:
     """Everything that a run depends on besides its seed."""
     files = [args.config, args.data / LABELS_FILE, args.checkpoint]
-    files += [find_split(args.data, lang, "train") for lang in parse_codes(args.train_lang)]
+    langs = parse_codes(args.train_lang)
     values = [args.train_lang, args.selection, " ".join(args.set), args.precision or "", args.fallback_lang or ""]
+    files += [find_split(args.data, lang, "train") for lang in langs]
     if args.selection != SELECTIONS[0]:
-        values += all_languages(args)
+        langs = all_languages(args)
+        values.append(args.eval_langs)
+    files += [path for path in (find_split(args.data, lang, "dev") for lang in langs) if path.is_file()]
     return hashlib.sha256("\0".join([*map(file_hash, files), *values]).encode()).hexdigest()[:32]
 
 
@@ -120,6 +133,12 @@ def train_seed(args: argparse.Namespace, config: launch.TrainConfig, folder: Pat
         write_text(settings, wanted + "\n")
     code = launch.train(replace(config, save_dir=str(folder)), args.gpus, args.dry_run)
     if code == DONE and not args.dry_run:
+        if not (folder / BEST).is_file():
+            raise StageError(
+                "The training has ended without a validation, so no checkpoint is the best one.",
+                where=folder,
+                next_step="give --force and, in --set, a validate-interval that divides max-epoch",
+            )
         write_text(folder / TRAINED_FILE, "")
     return code
 
@@ -132,6 +151,7 @@ def finetune(args: argparse.Namespace) -> int:
     config = replace(config, precision=args.precision or config.precision)
     config = launch.override(config, settings_of(args))
     out = args.out or Path("finetune", args.data.resolve().name, "+".join(parse_codes(args.train_lang)))
+    launch.check(replace(config, save_dir=str(out)))  # before anything is removed or written
     wanted, folders = fingerprint(args), []
     for seed in args.seeds.split(","):
         folders.append(out / f"seed{seed}")
@@ -141,10 +161,10 @@ def finetune(args: argparse.Namespace) -> int:
     if args.dry_run:
         return DONE
     score_runs(
-        [folder / "checkpoint_best.pt" for folder in folders],
+        [folder / BEST for folder in folders],
         args.data,
         all_languages(args),
-        [split.strip() for split in args.splits.split(",")],
+        splits_of(args),
         results=args.results,
         fallback_lang=args.fallback_lang,
         cpu=bool(config.train.get("cpu")),
@@ -157,7 +177,8 @@ def finetune(args: argparse.Namespace) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Exit codes: 0 done, 1 failed, 2 usage, 75 told to stop and saved, 130 interrupted."""
     args = build_parser().parse_args(argv)
-    return exit_code("finetune", lambda: finetune(args))
+    with processes.leaving_when_told():
+        return exit_code("finetune", lambda: finetune(args))
 
 
 if __name__ == "__main__":

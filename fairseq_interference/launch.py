@@ -59,6 +59,7 @@ class TrainConfig:
     train: dict[str, Any] = field(default_factory=dict)
 
 
+SWITCHES = {"true": True, "false": False, "null": None, "": None}  # values of key=value that are no text
 NAMES = tuple(entry.name for entry in fields(TrainConfig))
 
 
@@ -73,7 +74,7 @@ def read_config(path: Union[str, Path]) -> TrainConfig:
             content = yaml.safe_load(stream)
     except FileNotFoundError:
         raise UsageError("There is no such configuration.", where="--config", value=str(path)) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError("This is not YAML.", where=path, value=str(error)) from None
     if not isinstance(content, dict):
         raise UsageError("A configuration is a table of keys and values.", where=path, value=type(content).__name__)
@@ -87,11 +88,17 @@ def read_config(path: Union[str, Path]) -> TrainConfig:
             allowed=", ".join(NAMES),
             next_step="flags of fairseq-train go under `train:`",
         )
-    return TrainConfig(**{**content, "langs": _codes(content.get("langs"), path), "train": content.get("train") or {}})
+    train = content.get("train") or {}
+    for name, value in train.items():
+        if str(name).endswith(("lang", "langs")):
+            _codes(value, f"{path}, train, {name}")
+    return TrainConfig(**{**content, "langs": _codes(content.get("langs"), path), "train": train})
 
 
 def _codes(value: Any, where: object) -> tuple[str, ...]:
-    codes = value.split(",") if isinstance(value, str) else list(value or [])
+    if value is None:
+        return ()
+    codes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     for code in codes:
         if not isinstance(code, str):
             raise UsageError(
@@ -119,7 +126,8 @@ def override(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
             train = {
                 flag: value for flag, value in config.train.items() if flag.replace("_", "-") != key.replace("_", "-")
             }
-            config = replace(config, train={**train, key: yaml.safe_load(text)})
+            # not YAML: the language `no` and the seed `010` are what they look like
+            config = replace(config, train={**train, key: SWITCHES.get(text.strip().lower(), text)})
     return config
 
 
@@ -308,7 +316,8 @@ def _peak_of_children() -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Entry point; exit codes as the console's, and the training command's own."""
     args = build_parser().parse_args(argv)
-    return exit_code("launch", lambda: launch(args))
+    with processes.leaving_when_told():
+        return exit_code("launch", lambda: launch(args))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Optional, Protocol
+from typing import Any, Callable, NoReturn, Optional, Protocol
 
-from fairseq_interference.errors import FAILED
+from fairseq_interference.errors import FAILED, REQUEUE
 
+TOLD = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # requests to stop
 TICK = 0.05  # seconds between two looks at a process
 
 
@@ -71,6 +72,9 @@ def _become(command: list[str]) -> NoReturn:
     """Run the host's entry point with the arguments of ``command``, then end this process as Python would."""
     code = FAILED
     try:
+        for number in TOLD:  # the launcher's handlers are not the training's
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         code = _exit_code_of(command)
     finally:
         with contextlib.suppress(BaseException):
@@ -116,13 +120,19 @@ def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
         The first exit code that is not 0, else 0.
     """
     start: Any = Forked if fork else subprocess.Popen
-    processes: list[Process] = [start(list(command)) for command in commands]
-    with _forwarding(processes):
+    processes: list[Process] = []
+    with _forwarding(processes) as told:
+        for command in commands:
+            processes.append(start(list(command)))
+            for number in told:  # it came before this process could get it
+                processes[-1].send_signal(number)
         while True:
             codes = [process.poll() for process in processes]
             failed = next((code for code in codes if code), None)
             if failed is not None:
                 _end(processes)
+                if failed == -signal.SIGTERM and told:
+                    return REQUEUE  # told to stop before it could listen
                 return failed if failed > 0 else 128 - failed
             if all(code == 0 for code in codes):
                 return 0
@@ -130,21 +140,48 @@ def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def _forwarding(processes: Sequence[Process]) -> Iterator[None]:
-    def forward(number: int, frame: Any) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    old = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
+def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Have the requests to stop handled; one that is ignored (``nohup``) stays so."""
+    asked = [number for number in TOLD if signal.getsignal(number) != signal.SIG_IGN]
+    old = {number: signal.signal(number, handler) for number in asked}
     try:
         yield
-    except KeyboardInterrupt:
-        _end(processes)  # the terminal has sent it to them too
-        raise
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for number, former in old.items():
+            signal.signal(number, former)
+
+
+def leaving_when_told() -> contextlib.AbstractContextManager[None]:
+    """Where nothing is to be saved, a request to stop ends this process with 75: run it again."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(REQUEUE)
+
+    return _handling(leave)
+
+
+@contextlib.contextmanager
+def _forwarding(processes: Sequence[Process]) -> Iterator[list[int]]:
+    """Pass requests to stop on; yields what was passed on so far. The end of the terminal is such a request."""
+    told: list[int] = []
+
+    def forward(number: int, frame: Any) -> None:
+        told.append(signal.SIGTERM if number == signal.SIGHUP else number)
+        _send(processes, told[-1])
+
+    with _handling(forward):
+        try:
+            yield told
+        except KeyboardInterrupt:
+            _send(processes, signal.SIGINT)  # unless it came from the terminal they do not know
+            _end(processes)
+            raise
+
+
+def _send(processes: Sequence[Process], number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(number)
 
 
 def _end(processes: Sequence[Process], patience: float = 10.0) -> None:

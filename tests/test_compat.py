@@ -218,6 +218,17 @@ def test_one_flipped_byte_counts_as_unreadable(tmp_path):
     assert not checkpoint_files.is_readable(tmp_path / "checkpoint_last.pt")
 
 
+@pytest.mark.parametrize("text", ["version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "# words\n"])
+def test_text_is_no_checkpoint(tmp_path, text):
+    """Torch would advise to switch its check off."""
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_text(text)
+    with pytest.raises(CheckpointError, match="no other readable"):
+        checkpoint_files.replace_unreadable(last)
+    save(tmp_path / "checkpoint_1_9.pt", 9)
+    assert checkpoint_files.replace_unreadable(last) and checkpoint_files.updates_of(last) == 9
+
+
 def test_nothing_readable_is_an_error_and_changes_nothing(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"")
     for _ in range(2):  # the second start must not begin anew either

@@ -74,7 +74,7 @@ def test_settings_replace_keys_and_flags() -> None:
     changed = launch.override(
         config(train={"max-update": 5, "lr": 0.1}), ["max_update=7", "arch=xlm_ffn_tiny", "fp16-init-scale=4"]
     )
-    assert changed.arch == "xlm_ffn_tiny" and changed.train == {"lr": 0.1, "max_update": 7, "fp16-init-scale": 4}
+    assert changed.arch == "xlm_ffn_tiny" and changed.train == {"lr": 0.1, "max_update": "7", "fp16-init-scale": "4"}
     assert launch.flags({"a-b": True, "c": False, "d": None, "e": [1, 2], "f_g": 3}) == [
         "--a-b",
         "--e",
@@ -84,6 +84,28 @@ def test_settings_replace_keys_and_flags() -> None:
     ]
     with pytest.raises(UsageError, match="--set"):
         launch.override(config(), ["max_update"])
+
+
+def test_settings_are_text_and_not_yaml() -> None:
+    """Norwegian is no truth value, and a seed is not octal."""
+    given = ["train-langs=no", "seed=010", "lr=[1", "save-interval=null", "bf16=true", "no-save=false"]
+    command = launch.flags(launch.override(config(train={"seed": 1, "save-interval": 2}), given).train)
+    assert command == ["--train-langs", "no", "--seed", "010", "--lr", "[1", "--bf16"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"task: t\narch: a\nlangs: [no]\n", "in quotes"),
+        (b"task: t\narch: a\ntrain: {train-langs: no}\n", "in quotes"),
+        (b"\xff\xfe", "This is not YAML"),
+        (b"train: [1", "This is not YAML"),
+    ],
+)
+def test_configurations_that_yaml_reads_otherwise(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "c.yaml").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        launch.read_config(tmp_path / "c.yaml")
 
 
 def test_a_misspelt_flag_is_refused() -> None:

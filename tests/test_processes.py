@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import ddp
@@ -53,6 +54,37 @@ def test_a_forked_command_ends_with_its_own_exit_code(tmp_path: Path) -> None:
     assert "\nwords\n" in said and "ValueError: broken" in said and "arguments ['DATA']" in said
     last = said.split("KeyboardInterrupt() -> 130")[1]
     assert "nowhere" in last and "Traceback" not in last
+
+
+LATE = """
+import os, signal, sys, threading, time
+import fairseq_interference
+from fairseq_interference import processes
+fairseq_interference.register()
+import fairseq_cli.train
+def cli_main():
+    print("training", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    time.sleep(300)
+fairseq_cli.train.cli_main = cli_main
+try:
+    with processes.leaving_when_told():
+        if sys.argv[1] == "before":
+            os.kill(os.getpid(), signal.SIGTERM)
+        timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.Signals[sys.argv[1]]))
+        timer.start()
+        raise SystemExit(processes.run([["fairseq-train"]] * 2, fork=True))
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+@pytest.mark.parametrize(("told", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130), ("before", 75)])
+def test_who_is_told_to_stop_alone_tells_the_trainings(tmp_path: Path, told: str, code: int) -> None:
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", LATE, told], cwd=ddp.REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert time.monotonic() - begin < 200 and done.stdout.count("training") == (0 if told == "before" else 2)
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("fairseq")
 from tagging_world import sentence, write_checkpoint, write_prepared, write_split
 
+from fairseq_interference import finetune
 from fairseq_interference.data.tokenizer import Tokenizer
+from fairseq_interference.evaluation.finetuned import model_flags
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = Path(sys.executable).with_name("fairseq-train")
@@ -154,6 +156,59 @@ def test_a_pretrained_checkpoint_does_not_predict(world, tmp_path):
     command = ("--checkpoint", world / "pretrained" / "checkpoint_last.pt", "--input", gold, "--lang", "xa")
     said = console("predict", *command, "--output", tmp_path / "out", cwd=tmp_path, code=1)
     assert "finetune_ner.sh" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "code"),
+    [
+        (("--force", "--set", "max-epochh=1"), "max-epochh", 2),
+        (("--seeds", "010"), "are not seeds", 2),
+        (("--splits", "test,dve"), "train,dev,test", 2),
+        (("--eval-langs", "zz"), "none of these splits", 1),
+        (("--checkpoint", str(REPOSITORY / "README.md")), "cut short or damaged", 1),
+        (("--config", str(REPOSITORY)), "Is a directory", 1),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_touched(tuned, world, more, said, code):
+    folder, command, _ = tuned
+    before = (folder / "checkpoint_best.pt").stat().st_mtime_ns
+    found = run(*command, *more, cwd=world, code=code)
+    assert said in found and "Traceback" not in found
+    assert (folder / "checkpoint_best.pt").stat().st_mtime_ns == before
+    found = run(*command, "--out", "elsewhere", *more, cwd=world, code=code)
+    assert not (world / "elsewhere").exists()
+
+
+def test_a_training_that_is_never_validated_is_an_error(world):
+    settings = ("--set", "max-epoch=1 validate-interval=2", "--out", "unvalidated")
+    for _ in range(2):
+        said = run(*FINETUNE, "--data", "names", "--train-lang", "xa", *settings, cwd=world, code=1)
+        assert "validate-interval" in said and "Traceback" not in said
+
+
+def test_other_dev_sentences_are_another_run(tuned, world):
+    _, command, _ = tuned
+    path = world / "names" / "xa" / "dev.jsonl"
+    before = path.read_text(encoding="utf-8")
+    path.write_text("".join(before.splitlines(keepends=True)[1:]), encoding="utf-8")
+    try:
+        assert "other settings" in run(*command, cwd=world, code=1)
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def test_target_dev_selects_on_the_target_alone(world, plugin):
+    args = finetune.build_parser().parse_args(
+        f"--checkpoint {world}/pretrained/checkpoint_last.pt --data {world}/names --train-lang xa --eval-langs xb "
+        "--selection target-dev".split()
+    )
+    assert "eval-langs=xb" in finetune.settings_of(args)
+
+
+def test_a_checkpoint_without_dropout_stays_without(tmp_path):
+    """0.0 is a value; the arch presets 0.1."""
+    path = write_checkpoint(tmp_path, ("xa", "xb"), "xlm_joint_tiny", "--dropout", "0.0", "--attention-dropout", "0.0")
+    assert {"dropout=0.0", "attention-dropout=0.0"} <= set(model_flags(path))
 
 
 def literal(world: Path, save_dir: object, *more: object) -> tuple[object, ...]:

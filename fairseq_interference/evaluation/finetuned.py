@@ -31,7 +31,7 @@ def option(section: Any, name: str) -> Any:
 
 
 def model_flags(checkpoint: Path) -> list[str]:
-    """``KEY=VALUE`` of the arch, and of every model option that the checkpoint has and its arch does not preset."""
+    """``KEY=VALUE`` of the arch, and of every model option that would be another one without its flag."""
     import fairseq_interference
 
     fairseq_interference.register()
@@ -49,7 +49,8 @@ def model_flags(checkpoint: Path) -> list[str]:
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     for action in sorted(parser._actions, key=lambda action: action.dest):
         value = option(model, action.dest)
-        if value not in (None, False, action.default) and value != getattr(preset, action.dest, None):
+        without = getattr(preset, action.dest, None) if action.default is None else action.default
+        if value is not None and value is not False and value != without:
             flags.append(f"{action.dest.replace('_', '-')}={'true' if value is True else value}")
     return flags
 
