@@ -51,6 +51,9 @@ class Options:
             raise UsageError(
                 "Lines cannot be cut so short.", where="--cut-chars", value=self.cut_chars, allowed=">= 20"
             )
+        for flag, value in (("--min-chars", self.min_chars), ("--max-chars", self.max_chars)):
+            if value < 0:
+                raise UsageError("Out of range.", where=flag, value=value, allowed=">= 0 (0: no limit)")
         if not 0 < self.script_share <= 1:
             raise UsageError("Out of range.", where="--script-share", value=self.script_share, allowed="0 < share <= 1")
         self.script_pattern()

@@ -13,6 +13,7 @@ from data_prep.parallel import Chunk, chunks_of, ordered_map, progress
 from fairseq_interference.errors import DataError, UsageError, exit_code
 
 Extra = TypeVar("Extra")
+LEAST_MEMORY = 1 << 20
 SPLITS = ("train", "valid", "test")
 
 
@@ -26,7 +27,10 @@ def parse_memory(text: str, where: str = "--memory") -> int:
     found = re.fullmatch(r"(\d+)([KMG]?)i?B?", text, re.IGNORECASE)
     if found is None:
         raise UsageError("Not an amount of memory.", where=where, value=text, allowed="512M, 2G, …")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    size = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    if size < LEAST_MEMORY:
+        raise UsageError("Too little memory to work in.", where=where, value=text, allowed=">= 1M")
+    return size
 
 
 def say(message: str) -> None:

@@ -160,7 +160,10 @@ def learn_subword_nmt(ordered: Sequence[tuple[str, int]], vocab_size: int, codes
     source = io.StringIO("".join(f"{word} {count}\n" for word, count in ordered))
     with open(codes, "w", encoding="utf-8") as out, _quiet():
         learn_bpe(source, out, vocab_size, is_dict=True, total_symbols=True)
-    return count_lines(codes) - 1
+    merges = count_lines(codes) - 1
+    if not merges:
+        raise DataError("No two characters follow each other twice: the text is too small to learn merges from.")
+    return merges
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import DictionaryError, HostError, StageError, UsageError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
 from fairseq_interference.languages import LanguageList, parse_codes
-from fairseq_interference.stages import file_hash
+from fairseq_interference.stages import file_hash, is_foreign
 
 #: flags that only matter when a vocabulary is learnt, and their defaults
 LEARNING = {"bpe": "subword-nmt", "vocab_size": 32000, "temperature": 1.43, "bpe_sample": 1_000_000}
@@ -252,6 +252,11 @@ def _validate_options(made: Plan) -> None:
         split.Options(valid, test, limit, args.seed).validate()
     parse_memory(args.memory)
     learn_bpe.Options(args.bpe, args.vocab_size, args.temperature, args.bpe_sample).validate()
-    place = next(folder for folder in (made.out, *made.out.absolute().parents) if folder.exists())
-    if not os.access(place, os.W_OK):
-        raise UsageError("This place cannot be written to.", where="--out", value=str(made.out))
+    for flag, out in (("--out", made.out), ("--work", made.work)):
+        place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise UsageError("This place cannot be written to.", where=flag, value=str(out))
+    for folder in (made.out / lang for lang in made.langs):
+        if is_foreign(folder):
+            what = "Files that were not made here are in the place of a language."
+            raise StageError(what, where=folder, next_step="give another --out")

@@ -19,8 +19,9 @@ from data_prep.common import run_main, say
 from data_prep.parallel import die_with_parent
 from data_prep.plan import Plan, parser, per_language, plan
 from fairseq_interference.data.tokenizer import Tokenizer
+from fairseq_interference.errors import StageError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
-from fairseq_interference.stages import copy_over, write_json
+from fairseq_interference.stages import copy_over, file_hash, write_json
 
 #: steps that take much memory: it must not stay with, or be forked from, this process
 OWN_PROCESS = ("data_prep.learn_bpe", "data_prep.binarize")
@@ -75,6 +76,14 @@ def _publish(made: Plan) -> None:
     made.out.mkdir(parents=True, exist_ok=True)
     if made.args.append:
         return
+    there, others = made.out / dictionary.DICTIONARY, [lang for lang in made.languages if lang not in made.langs]
+    if others and there.is_file() and file_hash(there) != file_hash(made.dictionary):
+        raise StageError(
+            "Languages that are there would be left with the dictionary of before.",
+            where=made.out,
+            value=",".join(others),
+            next_step=f"prepare them too (--langs {','.join(made.languages)}), or give another --out",
+        )
     bare = made.work / "tokenizer.copy"
     shutil.rmtree(bare, ignore_errors=True)
     skipped = shutil.ignore_patterns(".done", "learn.json", "given.dict.txt")

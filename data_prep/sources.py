@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,7 +218,7 @@ def check_source(source: Source) -> None:
     try:
         with open_raw(source.path) as stream:
             head = stream.read(1024)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError("A raw file cannot be read.", where=source.path, value=str(error)) from None
     if head.startswith(b"version https://git-lfs"):
         raise DataError(
@@ -242,7 +243,11 @@ def _check_pair(source: Source) -> None:
     assert source.pair is not None
     if not Path(source.pair).is_file():
         raise DataError("The other side of a parallel pair is missing.", where=source.path, value=source.pair)
-    mine, other = _count_lines(source.path), _count_lines(source.pair)
+    try:
+        mine, other = _count_lines(source.path), _count_lines(source.pair)
+    except (OSError, EOFError, zlib.error) as error:
+        where = f"{source.path}, {source.pair}"
+        raise DataError("A side of a parallel pair cannot be read.", where=where, value=str(error)) from None
     if mine != other:
         raise DataError(
             "The two sides of a parallel pair have different numbers of lines.",

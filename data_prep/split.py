@@ -49,11 +49,12 @@ class Options:
         """Return self, or raise UsageError."""
         sizes = [size for size in (self.valid, self.test) if size != 0]
         if any(isinstance(size, float) for size in sizes) and not all(isinstance(size, float) for size in sizes):
-            raise UsageError(
-                "Give both splits as fractions or both as lines.",
-                where="--valid-lines, --test-lines",
-                value=f"{self.valid}, {self.test}",
-            )
+            given = ", ".join("auto" if size is None else str(size) for size in (self.valid, self.test))
+            where = "--valid-lines, --test-lines"
+            raise UsageError("Give both splits as fractions or both as lines.", where=where, value=given)
+        if sum(size for size in sizes if isinstance(size, float)) > 0.5:
+            given = f"{self.valid} + {self.test}"
+            raise UsageError("Half of a language stays for training.", where="--valid-lines, --test-lines", value=given)
         if self.max_lines is not None and self.max_lines < 1:
             raise UsageError("No line would be left.", where="--max-lines", value=self.max_lines, allowed=">= 1")
         return self
@@ -66,7 +67,7 @@ def parse_size(text: str, where: str) -> Union[int, float, None]:
     if re.fullmatch(r"\d+", text):
         return int(text)
     if re.fullmatch(r"0?\.\d+", text) and float(text) < 0.5:
-        return float(text)
+        return float(text) or 0
     raise UsageError("Not a size of a split.", where=where, value=text, allowed="lines (1000), fraction (0.01), auto")
 
 

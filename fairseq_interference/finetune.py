@@ -68,6 +68,8 @@ def check(args: argparse.Namespace) -> None:
         )
     if not re.fullmatch(r"(0|[1-9]\d*)(,(0|[1-9]\d*))*", args.seeds):
         raise UsageError("These are not seeds.", where="--seeds", value=args.seeds, allowed="such as 1,2,3")
+    if args.selection == "target-dev" and not args.eval_langs:
+        raise UsageError("Which languages select?", where="--selection target-dev", allowed="--eval-langs")
     unknown = [split for split in splits_of(args) if split not in SPLITS]
     if unknown:
         raise UsageError("Unknown split.", where="--splits", value=",".join(unknown), allowed=",".join(SPLITS))
@@ -147,7 +149,7 @@ def finetune(args: argparse.Namespace) -> int:
     """Train every seed, then score them all; the exit code of the first training that has not ended well."""
     check(args)
     config = launch.read_config(args.config)
-    config = replace(config, data=str(args.data), init_from=str(args.checkpoint))
+    config = replace(config, data=str(args.data), init_from=str(args.checkpoint.resolve()))
     config = replace(config, precision=args.precision or config.precision)
     config = launch.override(config, settings_of(args))
     out = args.out or Path("finetune", args.data.resolve().name, "+".join(parse_codes(args.train_lang)))

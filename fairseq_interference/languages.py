@@ -116,8 +116,10 @@ class LanguageList(Sequence[str]):
     @classmethod
     def read(cls, path: Union[str, Path]) -> LanguageList:
         """Read a file of :meth:`write`; an error names the line."""
-        with open(path, encoding="utf-8") as stream:
-            lines = stream.read().split("\n")
+        try:
+            lines = Path(path).read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise LanguageError("This list of languages is not UTF-8.", where=path, value=str(error)) from None
         if lines and lines[-1] == "":
             lines.pop()
         for number, line in enumerate(lines, 1):

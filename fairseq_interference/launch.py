@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import resource
 import shlex
@@ -25,7 +26,7 @@ import yaml
 
 from fairseq_interference import processes
 from fairseq_interference.errors import DataError, UsageError, exit_code
-from fairseq_interference.stages import write_json
+from fairseq_interference.stages import locked, write_json
 
 USER_DIR = Path(__file__).resolve().parent
 PRECISIONS = {"fp32": [], "amp": ["--amp"], "bf16": ["--bf16"], "fp16": ["--fp16", "--fp16-no-flatten-grads"]}
@@ -288,6 +289,8 @@ def train(config: TrainConfig, gpus: Optional[int] = None, dry_run: bool = False
     Raises:
         InterferenceError: what the checks found.
     """
+    if gpus is not None and gpus < 0:
+        raise UsageError("This is no number of processes.", where="--gpus", value=gpus, allowed=">= 0")
     on_cpu = visible_gpus() == 0 or bool(config.train.get("cpu"))
     command = train_command(config, 0 if on_cpu else gpus)
     ranks = (gpus or 1) if on_cpu else 1
@@ -302,9 +305,12 @@ def train(config: TrainConfig, gpus: Optional[int] = None, dry_run: bool = False
         return 0
     if shutil.which(command[0]) is None:
         raise UsageError("fairseq-train is not installed.", where=command[0], next_step="bash run/setup.sh")
-    code = processes.run(commands, fork=on_cpu)
-    if code == 0:
-        write_json(Path(config.save_dir) / COST_FILE, {"peak_memory_bytes": _peak_of_children()})
+    cost = Path(config.save_dir) / COST_FILE
+    with locked(Path(config.save_dir)):
+        code = processes.run(commands, fork=on_cpu)
+        if code == 0:
+            before = json.loads(cost.read_text(encoding="utf-8"))["peak_memory_bytes"] if cost.is_file() else 0
+            write_json(cost, {"peak_memory_bytes": max(before, _peak_of_children())})
     return code
 
 

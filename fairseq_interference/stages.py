@@ -73,9 +73,17 @@ def read_done(out: PathLike) -> Optional[dict[str, Any]]:
     path = Path(out) / DONE_FILE
     if not path.is_file():
         return None
-    with open(path, encoding="utf-8") as stream:
-        done: dict[str, Any] = json.load(stream)
+    try:
+        done: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StageError("This note of a finished stage is broken.", where=path, value=str(error)) from None
     return done
+
+
+def is_foreign(out: PathLike) -> bool:
+    """Whether a place holds something that no stage has written: a file, or files in a folder without ``.done``."""
+    out = Path(out)
+    return out.is_file() or (out.is_dir() and not (out / DONE_FILE).is_file() and any(out.iterdir()))
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> list[str]:
@@ -84,7 +92,12 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> list[
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
+    """Be the only process that writes to a place, forks of this one included.
+
+    Raises:
+        StageError: another process is at it.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     with open(out.parent / f".{out.name}.lock", "w") as stream:
         try:
@@ -112,10 +125,11 @@ def stage(
         The temporary folder to write into, or None if the stage is already done.
 
     Raises:
-        StageError: finished with other inputs or settings, or another process is at it.
+        StageError: finished with other inputs or settings, another process is at it, or the folder holds what no
+            stage has written.
     """
     out = Path(out)
-    with _locked(out):
+    with locked(out):
         hashes = {name: file_hash(path) for name, path in inputs.items()}
         wanted = json.loads(json.dumps(dict(settings)))
         done = read_done(out)
@@ -131,6 +145,12 @@ def stage(
                     value=", ".join(changed),
                     next_step="give --force to redo it, or another output folder",
                 )
+        elif is_foreign(out):
+            raise StageError(
+                "Something else is in the place of this stage; it is not touched.",
+                where=out,
+                next_step="give another output folder, or move it away",
+            )
         temporary = out.with_name(out.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

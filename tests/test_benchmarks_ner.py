@@ -118,6 +118,9 @@ def test_fixed_label_file_and_unlabelled_test(
     flags = ["--out", str(tmp_path / "x"), "--input", inputs[2], "--labels", str(labels)]
     assert main(flags) == 1
     assert "en.test.txt:4" in capsys.readouterr().err
+    for content in (b"O\nB-PER\nO\n", b"\xff\n"):
+        labels.write_bytes(content)
+        assert main(flags) == 1
     words = tmp_path / "words"
     words.write_text("Ada\nwrote\n", encoding="utf-8")
     assert main(["--out", str(tmp_path / "y"), "--input", f"en:test:{words}"]) == 0

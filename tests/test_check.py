@@ -67,6 +67,18 @@ def test_broken_dictionary(data, capsys, content, part):
     assert code == 1 and part in printed
 
 
+def test_the_hosts_overwrite_flag_is_fine(data, capsys):
+    (data / "dict.txt").write_text("ab@@ 3\n<unk> 2 #fairseq:overwrite\nx\u2028y 1\n", encoding="utf-8")
+    code, printed = check(capsys, "--data", data)
+    assert code == 0, printed
+
+
+def test_a_language_of_another_dictionary(data, capsys):
+    (data / "xb" / ".done").write_text('{"inputs": {"dictionary": "0"}, "settings": {}}')
+    code, printed = check(capsys, "--data", data)
+    assert code == 1 and "another dictionary" in printed and "1 problem" in printed
+
+
 def test_broken_tokenizer(data, capsys):
     (data / "tokenizer").mkdir()
     (data / "tokenizer" / "tokenizer.json").write_text(json.dumps({"format": 99}))

@@ -209,6 +209,22 @@ def test_changes_are_named_and_force_redoes(world: Path, tmp_path: Path) -> None
     here(*argv, "--vocab-size", 140, "--force")
     after = tree(tmp_path / "bin")
     assert after["dict.txt"] != before["dict.txt"] and after["hi/train.bin"] != before["hi/train.bin"]
+    with pytest.raises(StageError, match="dictionary of before"):  # hi would be left with it (D14)
+        here("--langs", "en", *argv[2:], "--vocab-size", 130, "--force")
+    assert tree(tmp_path / "bin") == after
+
+
+def test_files_of_the_user_are_not_replaced(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "raw", tmp_path / "raw")
+    (tmp_path / "raw" / "en").mkdir()
+    (tmp_path / "raw" / "en" / "a.txt").write_bytes((tmp_path / "raw" / "en.txt").read_bytes())
+    (tmp_path / "raw" / "en.txt").unlink()
+    with pytest.raises(StageError, match="not made here"):
+        here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "raw", *OPTIONS)
+    assert (tmp_path / "raw" / "en" / "a.txt").is_file()
+    for place in ("hi.txt", "hi.txt/x"):
+        with pytest.raises(UsageError, match="cannot be written to"):
+            here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "raw" / place, *OPTIONS)
 
 
 def test_a_split_without_lines_has_no_files(world: Path, tmp_path: Path) -> None:

@@ -131,6 +131,16 @@ def test_broken_packed_files_are_named(tmp_path: Path) -> None:
     write(tmp_path / "en.txt.gz", gzip.compress(random.Random(1).randbytes(99999).hex().encode())[:-20])
     with pytest.raises(DataError, match="packed file is broken"):
         clean.clean("en", find_sources(tmp_path, ["en"]).sources["en"], tmp_path / "o", clean.Options(), 1)
+    packed = bytearray(gzip.compress(random.Random(1).randbytes(9999).hex().encode()))
+    packed[20:60] = b"\xff" * 40
+    (tmp_path / "en.txt.gz").write_bytes(packed)
+    with pytest.raises(DataError, match=r"cannot be read|broken"):
+        clean.clean("en", find_sources(tmp_path, ["en"]).sources["en"], tmp_path / "o", clean.Options(), 1)
+
+
+def test_a_text_without_anything_to_merge(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="too small"):
+        learn_bpe.learn_subword_nmt([("ab", 1), ("cd", 1)], 100, tmp_path / "codes")
 
 
 def test_html_becomes_lines() -> None:
@@ -292,6 +302,16 @@ def test_options_of_the_split_are_checked() -> None:
         split.Options(0.1, 10).validate()
     with pytest.raises(UsageError, match="max-lines"):
         split.Options(max_lines=0).validate()
+    with pytest.raises(UsageError, match="Half"):
+        split.Options(0.4, 0.2).validate()
+    with pytest.raises(UsageError, match="auto"):
+        split.Options(0.1, None).validate()
+    assert split.parse_size("0.0", "x") == 0 and isinstance(split.parse_size("0.0", "x"), int)
+    with pytest.raises(UsageError, match="1M"):
+        parse_memory("1K")
+    for limits in ({"min_chars": -1}, {"max_chars": -1}):
+        with pytest.raises(UsageError, match="chars"):
+            clean.Options(**limits).validate()
 
 
 # ---------------------------------------------------------------- sampling for the vocabulary

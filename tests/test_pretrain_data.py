@@ -17,6 +17,7 @@ from fairseq_interference.data.folders import open_folders
 from fairseq_interference.data.masking import Masking, keys
 from fairseq_interference.data.token_file import TokenFile
 from fairseq_interference.errors import DataError, DictionaryError, LanguageError
+from fairseq_interference.stages import file_hash, write_json
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
@@ -173,6 +174,12 @@ def test_d14_another_dictionary_is_an_error(tmp_path: Path) -> None:
     open_folders(str(tmp_path), "aa,bb")
     write_dictionary(tmp_path / "bb" / "dict.txt", [*WORDS[:7], "other", *WORDS[8:]])
     with pytest.raises(DictionaryError, match=r"dict\.txt:8"):
+        open_folders(str(tmp_path), "aa,bb")
+    (tmp_path / "bb" / "dict.txt").unlink()  # as prepare.sh leaves it: a note says what the language was encoded with
+    write_json(tmp_path / "bb" / ".done", {"inputs": {"dictionary": file_hash(tmp_path / "dict.txt")}, "settings": {}})
+    open_folders(str(tmp_path), "aa,bb")
+    write_json(tmp_path / "bb" / ".done", {"inputs": {"dictionary": "0" * 32}, "settings": {}})
+    with pytest.raises(DictionaryError, match="another dictionary"):
         open_folders(str(tmp_path), "aa,bb")
 
 

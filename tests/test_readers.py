@@ -343,10 +343,33 @@ def test_broken_label_maps(text: str) -> None:
         LabelMap.parse(text)
 
 
-@pytest.mark.parametrize("text", ["types: [a]\n  b: c\n", "kinds: {A: B}\n", "unmapped: maybe\n"])
+@pytest.mark.parametrize("text", ["types: [a]\n  b: c\n", "kinds: {A: B}\n", "unmapped: maybe\n", "types: [A, B]\n"])
 def test_broken_label_map_files(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError):
         LabelMap.parse(str(put(tmp_path, text, "map.yaml")))
+
+
+def test_yaml_reads_no_type_as_something_else(tmp_path: Path) -> None:
+    found = LabelMap.parse(str(put(tmp_path, "types: {NO: PER, 1: LOC}\n", "map.yaml")))
+    assert found.types == {"NO": "PER", "1": "LOC"}
+    (tmp_path / "latin.yaml").write_bytes(b"types: {\xe9: PER}\n")
+    with pytest.raises(UsageError, match="not YAML"):
+        LabelMap.parse(str(tmp_path / "latin.yaml"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"words": ["\\ud800"], "labels": ["O"]}', "[" * 100_000, '{"words": ["a"], "n": 1%s}' % ("0" * 5000)],
+)
+def test_json_that_cannot_be_written_again_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DataError, match=r"f\.jsonl:2"):
+        ner.read(put(tmp_path, '{"words": ["a"], "labels": ["O"]}\n' + line + "\n", "f.jsonl"))
+
+
+def test_labels_of_some_sentences_alone_are_refused(tmp_path: Path) -> None:
+    text = '{"words": ["a"], "labels": ["B-PER"]}\n{"words": ["b"], "labels": null}\n'
+    with pytest.raises(DataError, match=r"f\.jsonl:2"):
+        ner.read(put(tmp_path, text, "f.jsonl"))
 
 
 def test_to_iob2() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_interference.errors import DataError
-from fairseq_interference.evaluation import records
+from fairseq_interference.evaluation import checkpoint_records, records
 
 
 def example(**changes):
@@ -158,3 +158,12 @@ def test_no_host_is_imported():
     code = "import sys, fairseq_interference.evaluation.records; print({'torch', 'fairseq'} & set(sys.modules))"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert child.stdout.strip() == "set()"
+
+
+def test_checkpoints_of_one_name_do_not_share_records(tmp_path, capsys):
+    for run in ("one", "two"):
+        (tmp_path / run / "seed1").mkdir(parents=True)
+    checkpoints = [str(tmp_path / run / "seed1" / "checkpoint_best.pt") for run in ("one", "two")]
+    assert checkpoint_records.main(["--checkpoint", *checkpoints, "--data", str(tmp_path)]) == 2
+    assert "seed1" in capsys.readouterr().err
+    assert checkpoint_records.main(["--checkpoint", checkpoints[0], "--data", str(tmp_path), "--max-lines", "-3"]) == 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pretrain_world import NETWORK, RUN, TASK, build, data_folder, read_checkpoint, train_here
 
-from fairseq_interference.errors import InterferenceError, LanguageError, ResumeError
+from fairseq_interference.errors import DataError, InterferenceError, LanguageError, ResumeError
 
 pytestmark = [
     pytest.mark.usefixtures("plugin"),
@@ -176,6 +176,10 @@ def test_u8_a_checkpoint_loads_from_anywhere(data: Path, tmp_path: Path, monkeyp
     loaded = load(str(tmp_path / "checkpoint_last.pt"))
     assert loaded.languages.codes == ["aa", "bb", "cc"]
     scores = [mlm_perplexity(tmp_path / "checkpoint_last.pt", data=data, lang="bb") for _ in range(2)]
+    with pytest.raises(DataError, match="train, valid"):
+        mlm_perplexity(tmp_path / "checkpoint_last.pt", data=data, lang="bb", split="tset")
+    dev = mlm_perplexity(tmp_path / "checkpoint_last.pt", data=data, lang="bb", split="dev")
+    assert dev["metrics"] == scores[0]["metrics"]
     assert scores[0] == scores[1] and scores[0]["n"] == 8
     metrics = scores[0]["metrics"]
     assert metrics["loss_per_token"] * metrics["tokens"] == pytest.approx(

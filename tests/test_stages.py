@@ -118,3 +118,23 @@ def test_written_text_has_lf_only(tmp_path):
     assert (tmp_path / "deep" / "t.txt").read_bytes() == b"a\nb\n"
     write_json(tmp_path / "j.json", {"b": "ü", "a": 1})
     assert (tmp_path / "j.json").read_text(encoding="utf-8").startswith('{\n  "a": 1,\n  "b": "ü"')
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_no_stage_has_written_is_not_touched(tmp_path, force):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "file.tsv").write_text("mine")
+    for name in ("mine", "file.tsv"):
+        with pytest.raises(StageError, match="not touched"):
+            write(tmp_path / name, "one", force=force)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == (tmp_path / "file.tsv").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    assert write(tmp_path / "empty", "one")
+
+
+def test_a_broken_note_is_named(tmp_path):
+    write(tmp_path / "s", "one")
+    (tmp_path / "s" / ".done").write_text("{")
+    with pytest.raises(StageError, match="broken"):
+        write(tmp_path / "s", "two")

@@ -89,7 +89,7 @@ def test_twenty_sentences_are_learnt_by_heart(tuned, world):
         assert 0 < record["cost"]["seconds"] < 300
     config = found["xb", "test"]["run"]["config"]
     assert config["task"]["selection"] == "source-dev" and config["pretrain_seed"] == 1
-    assert "--finetune-from-model pretrained/checkpoint_last.pt" in tuned[2]
+    assert f"--finetune-from-model {world}/pretrained/checkpoint_last.pt" in tuned[2]
 
 
 def test_cost_survives_emptied_meters_and_a_lost_start(tuned, monkeypatch):
@@ -103,7 +103,7 @@ def test_cost_survives_emptied_meters_and_a_lost_start(tuned, monkeypatch):
     whole, state = Scored(path).cost, torch.load(path, weights_only=False)
     for _, name, _, meter in state["extra_state"]["metrics"]["default"]:
         if name == "wpb":
-            meter.update(sum=meter["sum"] / 2, count=meter["count"] / 2)
+            meter.update(sum=torch.tensor(meter["sum"] / 2), count=meter["count"] / 2)  # several workers: a tensor
     state["cfg"]["checkpoint"]["finetune_from_model"] = "gone.pt"
     shutil.copytree(tuned[0], tuned[0].parent / "restarted")
     torch.save(state, tuned[0].parent / "restarted" / path.name)

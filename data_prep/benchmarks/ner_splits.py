@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from data_prep.benchmarks.common import SPLITS, WHOLE, draw, leaks, sha256, table
+from fairseq_interference.data.prepared import read_labels
 from fairseq_interference.data.readers.entities import conlleval_entities
 from fairseq_interference.data.readers.labels import OUTSIDE, to_iob2
 from fairseq_interference.data.readers.layouts import LAYOUTS
@@ -133,7 +134,7 @@ def label_list(splits: Sequence[Split], fixed: Optional[Path]) -> list[str]:
     if fixed is None:
         kinds = {kind for split in splits for kind in split.entities}
         return [OUTSIDE, *sorted(f"{prefix}-{kind}" for prefix in "BI" for kind in kinds)]
-    known = [line for line in fixed.read_text(encoding="utf-8").split("\n") if line]
+    known = read_labels(fixed)
     for split in splits:
         for sentence, labels in zip(split.sentences, split.labels):
             for label, line in zip(labels, sentence.lines):

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from fairseq_interference.errors import DONE, FAILED, InterferenceError, UsageError
 from fairseq_interference.languages import CODE, RESERVED, LanguageList, parse_codes
+from fairseq_interference.stages import file_hash, read_done
 
 HELP = "check configurations and prepared data before anything is trained"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -40,9 +41,9 @@ def check_dictionary(path: Path, found: Findings) -> Optional[bytes]:
         found.problems.append(f"{path}: a Git-LFS pointer, not the file; next: git lfs pull")
         return content
     seen: dict[str, int] = {}
-    for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), 1):
-        piece, _, count = line.rpartition(" ")
-        overwrite = piece.endswith(" #fairseq:overwrite")
+    for number, line in enumerate(content.decode("utf-8", errors="replace").rstrip("\n").split("\n"), 1):
+        overwrite = line.endswith(" #fairseq:overwrite")
+        piece, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not piece or not count.isdigit():
             found.problems.append(f"{path}:{number}: not 'piece count': {line[:60]!r}")
         elif piece in SPECIAL and not overwrite:
@@ -83,6 +84,9 @@ def check_language(data: Path, lang: str, dictionary: Optional[bytes], found: Fi
             found.problems.append(f"{path}: empty; a language without text cannot be trained")
     if not (folder / "valid.idx").is_file():
         found.notes.append(f"{folder}: no validation text; {lang} is left out of the macro average")
+    encoded = ((read_done(folder) or {}).get("inputs") or {}).get("dictionary")
+    if dictionary is not None and encoded is not None and encoded != file_hash(data / "dict.txt"):
+        found.problems.append(f"{folder}: was binarised with another dictionary than {data / 'dict.txt'}")
     own = folder / "dict.txt"
     if dictionary is not None and own.is_file() and own.read_bytes() != dictionary:
         found.problems.append(f"{own}: is not the dictionary of {data / 'dict.txt'}; binarise {lang} with that one")

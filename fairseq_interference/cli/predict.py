@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from fairseq_interference.errors import DONE, UsageError
 from fairseq_interference.languages import check_code
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     for flag in ("batch_size", "max_tokens"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UsageError("At least 1.", where="--" + flag.replace("_", "-"), value=getattr(args, flag))
+    if Path(args.output).is_dir():
+        raise UsageError("This is a folder.", where="--output", value=args.output)
     sentences = ner.read(args.input, format=args.format)  # before the checkpoint: cheap, and may be refused
     found = load_tagger(args.checkpoint, fallback_lang=args.fallback_lang, cpu=args.cpu)
     labels = predict_labels(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_interference.data import dictionary, token_file
-from fairseq_interference.errors import DataError, LanguageError
+from fairseq_interference.errors import DataError, DictionaryError, LanguageError
 from fairseq_interference.languages import FILE_NAME, RESERVED, LanguageList, parse_codes
+from fairseq_interference.stages import file_hash, read_done
 
 TOKENIZER = "tokenizer"
 
@@ -108,6 +109,16 @@ def _check_dictionaries(path: Path, reference: Path, languages: LanguageList) ->
     for copy in [path / dictionary.FILE_NAME, *(path / code / dictionary.FILE_NAME for code in languages)]:
         if copy.is_file() and copy != reference:
             dictionary.check_same(copy, reference)
+    for code in languages:  # prepare.sh keeps one copy, and notes for each language which one encoded it
+        encoded = ((read_done(path / code) or {}).get("inputs") or {}).get("dictionary")
+        if encoded is not None and encoded != file_hash(reference):
+            raise DictionaryError(
+                "A language was binarised with another dictionary.",
+                where=path / code,
+                value=encoded,
+                allowed=f"{file_hash(reference)} ({reference})",
+                next_step="prepare all languages together, or add this one with prepare.sh --append",
+            )
 
 
 def _ignored(path: Path, languages: LanguageList) -> list[str]:

@@ -43,8 +43,10 @@ def read_labels(path: PathLike) -> list[str]:
             allowed="one label a line, as data_prep/benchmarks writes it",
             next_step="python -m data_prep.benchmarks.ner --help",
         )
-    with open(path, encoding="utf-8", newline="\n") as stream:
-        labels = stream.read().split("\n")
+    try:
+        labels = Path(path).read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError("The label file is not UTF-8.", where=path, value=str(error)) from None
     if labels[-1] == "":
         labels.pop()
     for number, label in enumerate(labels, 1):

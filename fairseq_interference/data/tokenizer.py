@@ -159,6 +159,9 @@ class Tokenizer:
                 value=f"format {self.options.get('format')}, kind {self.options.get('kind')}",
                 allowed=f"format {FORMAT}, kind {', '.join(KINDS)}",
             )
+        missing = [key for key in ("normalization", "pretokenizer", "files") if key not in self.options]
+        if missing or KINDS[self.options["kind"]][0] not in self.options["files"]:
+            raise TokenizerError("Keys are missing.", where=where, value=", ".join(missing) or "files")
         self.kind: str = self.options["kind"]
         self.normalization = check_normalization(self.options["normalization"], where)
         self.pretokenizer = check_pretokenizer(self.options["pretokenizer"], where)

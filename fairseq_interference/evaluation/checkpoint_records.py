@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_interference.errors import DONE, UsageError, exit_code
+from fairseq_interference.errors import DONE, CheckpointError, UsageError, exit_code
 from fairseq_interference.evaluation.records import Record, make_record, setting_of, write_record
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.launch import COST_FILE
@@ -94,7 +94,9 @@ def _cost(path: Path, model: Any, started_from: Optional[str]) -> dict[str, Any]
     extra, start = state.get("extra_state") or {}, _start_of(started_from)
     meters = {name: meter for _, name, _, meter in (extra.get("metrics") or {}).get("default", ())}
     words = meters.get("wpb") or {}
-    tokens = None if not updates or not words.get("count") else round(words["sum"] / words["count"] * updates)
+    tokens = None
+    if updates and words.get("count"):  # tensors after a run of several workers
+        tokens = round(float(words["sum"]) / float(words["count"]) * updates)
     known = "previous_training_time" in extra and (start or not started_from)
     beside = path.parent / COST_FILE
     peak = json.loads(beside.read_text(encoding="utf-8"))["peak_memory_bytes"] if beside.is_file() else None
@@ -199,14 +201,30 @@ def make_parser() -> argparse.ArgumentParser:
 def _score_all(args: argparse.Namespace) -> int:
     if args.run_id and len(args.checkpoint) > 1:
         raise UsageError("One name for several checkpoints.", where="--run-id", value=args.run_id)
+    if args.max_lines is not None and args.max_lines < 1:
+        raise UsageError("At least 1.", where="--max-lines", value=args.max_lines)
+    names = [path.resolve().parent.name for path in args.checkpoint]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        what = "These checkpoints would have one name, and one would replace the other's records."
+        raise UsageError(what, where="--checkpoint", value=",".join(twice), next_step="score each with a --run-id")
     for checkpoint in args.checkpoint:
         _score(args, checkpoint)
     return DONE
 
 
 def _score(args: argparse.Namespace, checkpoint: Path) -> None:
+    from fairseq_interference.evaluation.mlm import split_file
+
     scored = Scored(checkpoint, args.run_id)
-    for lang in parse_codes(args.langs) if args.langs else scored.run["languages"]:
+    if hasattr(scored.loaded.task, "labels") != (args.task == "ner"):
+        what = "This checkpoint was trained for something else."
+        raise CheckpointError(what, where=checkpoint, value=scored.run["config"]["task"]["_name"], allowed=args.task)
+    langs = parse_codes(args.langs) if args.langs else scored.run["languages"]
+    for lang in langs:
+        if args.task == "mlm" and not args.langs and not split_file(args.data, lang, args.split).exists():
+            print(f"{scored.run['id']} {lang}: no {args.split} split, not scored", file=sys.stderr)
+            continue
         if args.task == "ner":
             predictions = checkpoint.parent / "predictions" / f"{args.data.name}.{lang}.{args.split}"
             record = ner_record(scored, args.data, lang, args.split, predictions)

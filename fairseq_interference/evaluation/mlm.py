@@ -24,10 +24,11 @@ from fairseq_interference.data.blocks import split_long
 from fairseq_interference.data.masking import U64, keys, mix
 from fairseq_interference.data.token_file import TokenFile
 from fairseq_interference.data.tokenizer import Tokenizer
-from fairseq_interference.errors import DONE, DataError, DictionaryError, TokenizerError, UsageError
+from fairseq_interference.errors import DONE, CheckpointError, DataError, DictionaryError, TokenizerError, UsageError
 
 PARTS = 7  # about 15 % of the tokens are hidden at a time, as in training
 MAX_TOKENS = 4096
+UNKNOWN = "\ufffd"
 PathLike = Union[str, Path]
 Ids = NDArray[np.int64]
 
@@ -43,8 +44,12 @@ class Lines:
 def read_text(path: PathLike, tokenizer: Tokenizer, dictionary: Any, lang: str, most: Optional[int] = None) -> Lines:
     """Encode a text file as the training data was; characters are those of the file's lines, without line ends."""
     found = Lines([], 0)
-    with open(path, encoding="utf-8", newline="\n") as stream:
-        for line in stream:
+    with open(path, "rb") as stream:
+        for place, raw in enumerate(stream, 1):
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError("This text is not UTF-8.", where=f"{path}:{place}", value=str(error)) from None
             if most is not None and len(found.ids) >= most:
                 break
             pieces = tokenizer.encode_line(line.rstrip("\r\n"), lang)
@@ -66,6 +71,11 @@ def vocabulary_of(dictionary: Any) -> dict[str, Any]:
     return {"dictionary": dictionaries.digest(symbols_of(dictionary))[:12], "dictionary_size": len(dictionary)}
 
 
+def split_file(folder: PathLike, lang: str, split: str) -> Path:
+    """Index of a split; ``dev`` is another name of ``valid``."""
+    return Path(folder) / lang / f"{'valid' if split == 'dev' else split}.idx"
+
+
 def read_data(
     folder: PathLike, lang: str, split: str, dictionary: Any, tokenizer: Optional[Tokenizer], most: Optional[int] = None
 ) -> Lines:
@@ -77,14 +87,20 @@ def read_data(
             where=folder,
             next_step="give the text itself: --text FILE",
         )
-    file = TokenFile(Path(folder) / lang / split)
+    index = split_file(folder, lang, split)
+    if not index.is_file():
+        there = sorted(path.stem for path in index.parent.glob("*.idx"))
+        raise DataError("There is no such split.", where=index, allowed=", ".join(there) or None)
+    file = TokenFile(index.with_suffix(""))
     ends = np.cumsum(file.sizes, dtype=np.int64)[:most]
     found = Lines([], 0)
     for begin, end in zip(ends - file.sizes[: len(ends)], ends):
         ids = file.tokens[begin:end].astype(np.int64)
         if len(ids) > 1:
             found.ids.append(ids)
-            found.characters += len(_decoded([dictionary[number] for number in ids[:-1]], tokenizer))
+            # what an unknown piece was is not known: one character
+            pieces = [UNKNOWN if number == dictionary.unk() else dictionary[number] for number in ids[:-1]]
+            found.characters += len(_decoded(pieces, tokenizer))
     return found
 
 
@@ -191,7 +207,11 @@ def mlm_perplexity(
 
     if (data is None) == (text is None):
         raise UsageError("Give the data folder or a text file.", where="--data, --text", allowed="exactly one of them")
+    if max_lines is not None and max_lines < 1:
+        raise UsageError("At least 1.", where="--max-lines", value=max_lines)
     loaded = load(str(checkpoint))
+    if hasattr(loaded.task, "labels"):
+        raise CheckpointError("This checkpoint was fine-tuned to label words.", where=checkpoint, allowed="--task ner")
     if len(loaded.languages):
         loaded.languages.id(lang, "--lang")
     tokenizer = None if loaded.tokenizer_dir is None else Tokenizer.load(loaded.tokenizer_dir)

@@ -90,7 +90,11 @@ def read_json_lines(
 def _load(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+        if "\\ud" in line.lower():
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError("Half a surrogate pair is no character.", where=where, value=shown(line)) from None
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise DataError("This line is not JSON.", where=where, value=str(error)) from None
     if not isinstance(record, dict):
         raise DataError("This line is not a JSON object.", where=where, value=shown(line))

@@ -91,13 +91,16 @@ class LabelMap:
         if not Path(path).is_file():
             raise UsageError("There is no such label map.", where="--label-map", value=str(path), allowed="FILE or A=B")
         try:
-            content: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+            # text alone: a type NO is no truth value
+            content: Any = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError("The label map is not YAML.", where=path, value=str(error)) from None
         keys = ("description", "types", "labels", "unmapped")
         if not isinstance(content, dict) or not set(content) <= set(keys):
             seen = str(content)[:60]
             raise UsageError("A label map has other keys.", where=path, value=seen, allowed=", ".join(keys))
+        if not all(isinstance(content.get(key) or {}, dict) for key in ("types", "labels")):
+            raise UsageError("Types and labels are tables.", where=path, value=str(content)[:60], allowed="FROM: TO")
         texts = [{str(k): str(v) for k, v in (content.get(key) or {}).items()} for key in ("types", "labels")]
         return cls(texts[0], texts[1], str(content.get("unmapped", "refuse")), name=str(path))
 

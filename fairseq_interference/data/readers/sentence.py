@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
+from fairseq_interference.errors import DataError
+
 
 class Source(Protocol):
     """The lines of a file that a sentence came from."""
@@ -55,7 +57,10 @@ class NerFile(list[Sentence]):
         super().__init__(sentences)
         self.path = path
         self.format = format
-        self.labelled = all(len(sentence.labels) == len(sentence.words) for sentence in sentences)
+        bare = [sentence for sentence in sentences if len(sentence.labels) != len(sentence.words)]
+        if bare and len(bare) < sum(bool(sentence.words) for sentence in sentences):
+            raise DataError("Some sentences have labels, this one has none.", where=f"{path}:{bare[0].line}")
+        self.labelled = not bare
         self.repairs = repairs
         self.dropped: dict[str, int] = {}
         self.tail: list[str] = []
