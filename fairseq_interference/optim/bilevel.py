@@ -1,7 +1,7 @@
 """The meta gradient of language-specific parameters (Wang, Lipton, Tsvetkov 2020, section 4, Eq. 2 to 4, appendix B).
 
-theta: shared parameters. phi: language-specific ones. alpha: inner learning rate. P: inner rule. A step of theta on the
-training batch depends on phi; phi is to make the validation loss *after* that step small:
+theta are the shared parameters, phi the language-specific ones, alpha is the inner learning rate, P the inner rule. A
+step of theta on the training batch depends on phi; phi is to make the validation loss *after* that step small:
 
     theta' = theta - alpha P g,    g = d L_train(theta, phi) / d theta                                      (Eq. 3)
     direct = d L_val(theta', phi) / d phi,    v = d L_val(theta', phi) / d theta'
@@ -14,15 +14,12 @@ training batch depends on phi; phi is to make the validation loss *after* that s
     one_sided  -alpha [h(theta + epsilon w) - h(theta)] / epsilon                    error of order epsilon
     exact      by differentiating twice, with fused attention switched off (it has no second derivative)
 
-where epsilon = radius ||theta|| / ||w||; the paper only says "small". Two forms, told apart by the callables alone:
-
+with epsilon = radius ||theta|| / ||w||; the paper only says "small". Two forms, told apart by the callables:
 * joint: all languages in one training and one validation batch, and phi of all. ``val_loss`` gives each language 1/L
   whatever its number of tokens (Eq. 2), ``train_loss`` weights as the task does. The passes do not depend on L.
-* the paper's: ``train_loss`` is that of one language i, phi is phi_i, and ``val_loss`` a sequence of L callables, each
-  giving L_val^j / L. (phi of other languages, if in the list, get their direct term only.)
+* the paper's: ``train_loss`` of one language i, phi = phi_i, ``val_loss`` a sequence of L callables, each L_val^j / L.
 
-The difference needs three things of the network:
-
+The difference needs three things:
 * Equal dropout masks in all training passes, or it is noise divided by epsilon: ``rng`` replays the generators, or the
   callables seed themselves. ``radius=0`` checks it.
 * No kinks. theta +- epsilon w carries units of a ReLU across zero, and each crossing is divided by epsilon: errors of
@@ -35,9 +32,10 @@ The difference needs three things of the network:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, Callable, Optional, Union
 
@@ -46,9 +44,10 @@ from torch import Tensor
 
 from fairseq_interference.errors import UsageError
 
+Tensors = list[Tensor]
 Closure = Callable[[], Tensor]  # evaluates a scalar loss at the parameters' current values
+Closures = list[Closure]
 Loss = Union[Closure, Sequence[Closure]]
-Gradients = list[Tensor]
 RngState = Union[Tensor, tuple[Tensor, list[Tensor]]]  # CPU generator, or that and every CUDA generator
 RngStates = Optional[Sequence[RngState]]
 RULES = ("sgd", "sgd_rms", "adam")
@@ -57,11 +56,11 @@ ESTIMATORS = ("one_sided", "central", "exact")
 
 @dataclass(frozen=True)
 class MetaGradient:
-    """Lists aligned with phi and of its shapes, float32 or wider; tied entries are the same tensor."""
+    """Lists aligned with phi, of its shapes, float32 or wider; a tensor that is twice in phi has one result twice."""
 
-    direct: Gradients  # derivative of the validation loss with respect to phi at theta'
-    cross: Gradients  # derivative through theta'
-    total: Gradients  # their sum
+    direct: Tensors  # derivative of the validation loss with respect to phi at theta'
+    cross: Tensors  # derivative through theta'
+    total: Tensors  # their sum
     epsilon: float  # 0 where no difference was taken: ``exact``, w = 0 or not finite
     passes: int  # forward-backward passes over a whole loss; its micro-batches are parts of one pass
 
@@ -79,38 +78,35 @@ def meta_gradient(
     preconditioner: Optional[Sequence[Tensor]] = None,
     train_grads: Optional[tuple[Sequence[Tensor], Sequence[Tensor]]] = None,
     rng: Optional[Sequence[RngState]] = None,
-    reduce: Optional[Callable[[Gradients], Any]] = None,
+    reduce: Optional[Callable[[Tensors], Any]] = None,
 ) -> MetaGradient:
     """Derivative of phi -> L_val(theta'(phi), phi), theta'(phi) = theta - alpha P d L_train(theta, phi) / d theta.
 
-    theta moves meanwhile and is put back by copy, bit by bit, also after an exception. ``.grad`` is left alone and no
-    hook of a data-parallel wrapper fires. A tensor that is twice in a list (tied embeddings) is one parameter; one
-    that is frozen or not reached by a loss has gradient 0. If v is 0, so is cross; if v is not finite, cross is nan;
-    in both cases the passes of the difference are left out.
+    theta moves meanwhile and is put back by copy, bit by bit, also after an exception; ``.grad`` is left alone and no
+    hook of a data-parallel wrapper fires. A tensor that is twice in a list (tied embeddings) is one parameter. One that
+    is frozen or not reached by a loss has gradient 0. Where w is 0 or not finite, cross is 0 or nan and takes no pass.
 
     Args:
         train_loss: callable that returns the loss (a scalar) at the parameters' current values, or a sequence of them:
             micro-batches, whose losses add and are back-propagated one by one. No callable: a loss of 0. Every call
             must see the same batch with the same masked positions.
         val_loss: likewise; called once. Its dropout draws from the generators as they stand.
-        theta: leaf tensors of any shapes.
-        phi: leaf tensors of any shapes, none of them in theta.
+        theta, phi: leaf tensors of any shapes, none of them in both.
         inner_lr: alpha, absolute.
         inner_rule: P. ``sgd``: identity (the paper). ``sgd_rms``: each tensor of g is divided by its root mean square,
             and the derivative goes through that. ``adam``: g times ``preconditioner``, which is held constant.
-        estimator: ``one_sided`` (3 passes), ``central`` (4), or ``exact`` (3; the last differentiates twice, which
-            costs about two passes and keeps the activations of one micro-batch for both).
+        estimator: ``one_sided`` (3 passes), ``central`` (4), ``exact`` (3; the last is worth two in time and memory).
         radius: ||epsilon w|| / ||theta||. 0 puts the passes at theta itself and makes cross -alpha times the undivided
             difference: 0 in every bit if and only if the callables repeat themselves.
-        preconditioner: shapes of theta; for ``adam`` only, positive.
+        preconditioner: shapes of theta; for ``adam`` only.
         train_grads: g aligned with theta and h(theta) aligned with phi, unclipped and reduced, if at hand; saves a
-            pass. Only read. They must stem from the masks that ``rng`` replays (for ``exact`` on an accelerator that
-            includes unfused attention, whose masks differ).
-        rng: one :func:`rng_state` per training callable, set before each of its calls. The generators are left where
-            the validation pass left them. A bare ``torch.get_rng_state()`` replays the CPU only.
+            pass. Only read. They must stem from the masks that ``rng`` replays; on an accelerator fused attention has
+            others than the unfused one of ``exact``.
+        rng: one :func:`rng_state` per training callable, set before each of its calls (a bare ``torch.get_rng_state()``
+            replays the CPU only). With or without, generators are left where the validation pass left them.
         reduce: called in place on every finished list of gradients: g (``one_sided``: and h(theta)); v and direct;
-            h(theta + epsilon w) and h(theta - epsilon w), or what ``exact`` has for them. It sums over workers, so
-            losses are to be divided by the number of tokens of all workers.
+            h(theta + epsilon w) and h(theta - epsilon w), or what ``exact`` has for them. It sums over workers: losses
+            are to be divided by the tokens of all workers.
 
     Raises:
         UsageError: an unknown rule or estimator, a negative radius, a list that does not fit.
@@ -120,8 +116,7 @@ def meta_gradient(
     _check_lists(theta, phi, preconditioner, train_grads, rng, len(train))
     rows, columns = _places(theta), _places(phi)
     step = _Step(train, _distinct(theta, rows), _distinct(phi, columns), rng, reduce)
-    unfused = _unfused_attention() if estimator == "exact" else nullcontext()
-    with torch.enable_grad(), unfused, step.moving():
+    with closing(step), torch.enable_grad(), _unfused_attention() if estimator == "exact" else nullcontext():
         if train_grads is None:
             g, h = step.run(train, step.theta, step.phi if estimator == "one_sided" else [], rng)
         else:
@@ -129,7 +124,7 @@ def meta_gradient(
         factors = _factors(inner_rule, g, _distinct(preconditioner or [], rows))
         step.place((x * factor for x, factor in zip(g, factors)), -inner_lr)
         v, direct = step.run(val, step.theta, step.phi)
-        step.generators = None if rng is None else rng_state()
+        step.generators = rng_state()
         w = _pulled_back(inner_rule, v, g, factors)
         size = _norm(w)
         if size == 0.0 or not math.isfinite(size):
@@ -144,8 +139,8 @@ def meta_gradient(
 
 def rng_state() -> RngState:
     """State of torch's generators: CPU and, if CUDA is in use, every CUDA device. Take it before a forward pass."""
-    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if in_use else []
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), cuda
 
 
 def set_rng_state(state: RngState) -> None:
@@ -160,37 +155,30 @@ def set_rng_state(state: RngState) -> None:
 class _Step:
     """Passes of one meta gradient over parameters that occur once each."""
 
-    train: list[Closure]
-    theta: list[Tensor]
-    phi: list[Tensor]
+    train: Closures
+    theta: Tensors
+    phi: Tensors
     rng: RngStates
-    reduce: Optional[Callable[[Gradients], Any]]
-    start: list[Tensor] = field(default_factory=list)
-    generators: Optional[RngState] = None
+    reduce: Optional[Callable[[Tensors], Any]]
     passes: int = 0
 
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """theta may be moved inside. It is put back by copy: adding and subtracting would leave rounding every time."""
+    def __post_init__(self) -> None:
         self.start = [parameter.detach().clone() for parameter in self.theta]
-        try:
-            yield
-        finally:
-            self.place()
-            if self.generators is not None:
-                set_rng_state(self.generators)
+        self.generators = rng_state()
 
-    def place(self, direction: Optional[Iterable[Tensor]] = None, scale: float = 0.0) -> None:
+    def close(self) -> None:
+        """Put theta back, by copy (adding and subtracting would leave rounding every time), and the generators."""
+        self.place()
+        set_rng_state(self.generators)
+
+    def place(self, direction: Optional[Iterable[Any]] = None, scale: float = 0.0) -> None:
         """theta = start + scale * direction, summed in float32 or wider and rounded once; start without direction."""
-        shifts = repeat(None) if direction is None else direction
         with torch.no_grad():
-            for parameter, start, shift in zip(self.theta, self.start, shifts):
+            for parameter, start, shift in zip(self.theta, self.start, direction or repeat(None)):
                 parameter.copy_(start if shift is None else torch.add(start, shift, alpha=scale))
         torch.clear_autocast_cache()  # under autocast around the call, half copies of the old theta would be used
 
-    def run(
-        self, losses: list[Closure], theta: list[Tensor], phi: list[Tensor], rng: RngStates = None
-    ) -> tuple[Gradients, Gradients]:
+    def run(self, losses: Closures, theta: Tensors, phi: Tensors, rng: RngStates = None) -> tuple[Tensors, Tensors]:
         """One pass: gradients of the sum of the losses for theta and for phi, reduced."""
         self.passes += 1
         gradients = _gradients(losses, [*theta, *phi], rng)
@@ -200,11 +188,11 @@ class _Step:
                 self.reduce(values)
         return lists
 
-    def mixed_derivative(self, estimator: str, w: Gradients, epsilon: float, h: Gradients) -> Gradients:
+    def mixed_derivative(self, estimator: str, w: Tensors, epsilon: float, h: Tensors) -> Tensors:
         """d^2 L_train / (d phi d theta) w, aligned with phi; the undivided difference if epsilon is 0."""
         if estimator == "exact":
             self.place()
-            return self.run([_slope(loss, self.theta, w) for loss in self.train], [], self.phi, self.rng)[1]
+            return self.run([partial(_slope, loss, self.theta, w) for loss in self.train], [], self.phi, self.rng)[1]
         self.place(w, epsilon)
         ahead, span = self.run(self.train, [], self.phi, self.rng)[1], epsilon
         if estimator == "central":
@@ -213,7 +201,7 @@ class _Step:
         return [x.sub_(y).div_(span or 1.0) for x, y in zip(ahead, h)]
 
 
-def _gradients(losses: list[Closure], parameters: list[Tensor], rng: RngStates) -> Gradients:
+def _gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
     """Gradients of the sum of the losses, in memory of their own; 0 where no loss reaches."""
     sums: list[Optional[Tensor]] = [None] * len(parameters)
     for number, loss in enumerate(losses):
@@ -228,7 +216,7 @@ def _gradients(losses: list[Closure], parameters: list[Tensor], rng: RngStates) 
     return [torch.zeros_like(x, dtype=_wide(x)) if y is None else y for x, y in zip(parameters, sums)]
 
 
-def _derivatives(loss: Tensor, parameters: list[Tensor], create_graph: bool = False) -> list[Optional[Tensor]]:
+def _derivatives(loss: Tensor, parameters: Tensors, create_graph: bool = False) -> list[Optional[Tensor]]:
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     if not wanted or not loss.requires_grad:
         return [None] * len(parameters)
@@ -236,17 +224,13 @@ def _derivatives(loss: Tensor, parameters: list[Tensor], create_graph: bool = Fa
     return [next(found) if parameter.requires_grad else None for parameter in parameters]
 
 
-def _slope(loss: Closure, theta: list[Tensor], w: Gradients) -> Closure:
-    """The derivative of a loss along w as a loss of its own: its gradient for phi is the mixed derivative."""
-
-    def slope() -> Tensor:
-        parts = _derivatives(loss(), theta, create_graph=True)
-        return sum(((part * x).sum() for part, x in zip(parts, w) if part is not None), torch.zeros(()))
-
-    return slope
+def _slope(loss: Closure, theta: Tensors, w: Tensors) -> Tensor:
+    """The derivative of a loss along w, itself a loss: its gradient for phi is the mixed derivative."""
+    parts = _derivatives(loss(), theta, create_graph=True)
+    return sum(((part * x).sum() for part, x in zip(parts, w) if part is not None), torch.zeros(()))
 
 
-def _factors(inner_rule: str, g: Gradients, preconditioner: list[Tensor]) -> list[Tensor]:
+def _factors(inner_rule: str, g: Tensors, preconditioner: Tensors) -> Tensors:
     """Diagonal of P for every tensor of g, or one number for all of it."""
     if inner_rule == "adam":
         return preconditioner
@@ -256,7 +240,7 @@ def _factors(inner_rule: str, g: Gradients, preconditioner: list[Tensor]) -> lis
     return [torch.where(norm > 0, x.numel() ** 0.5 / norm, 0.0 * norm) for x, norm in zip(g, norms)]
 
 
-def _pulled_back(inner_rule: str, v: Gradients, g: Gradients, factors: list[Tensor]) -> Gradients:
+def _pulled_back(inner_rule: str, v: Tensors, g: Tensors, factors: Tensors) -> Tensors:
     """w = (d P g / d g)^T v, in place of v. With ``sgd_rms`` the part of v along g is lost: no step depends on |g|."""
     for x, y, factor in zip(v, g, factors):
         if inner_rule == "sgd_rms":
@@ -269,8 +253,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _norm(tensors: list[Tensor]) -> float:
-    """Norm of all tensors together. In float16 a norm overflows at 65,504."""
+def _norm(tensors: Tensors) -> float:  # in float16 it would overflow at 65,504
     return float(torch.stack([torch.linalg.vector_norm(x, dtype=_wide(x)) for x in tensors]).norm())
 
 
@@ -280,12 +263,9 @@ def _places(tensors: Sequence[Tensor]) -> list[int]:
     return [places.setdefault(id(tensor), len(places)) for tensor in tensors]
 
 
-def _distinct(values: Sequence[Tensor], places: list[int]) -> list[Tensor]:
-    """Of the values of every distinct tensor the first."""
-    kept: dict[int, Tensor] = {}
-    for value, place in zip(values, places):
-        kept.setdefault(place, value)
-    return list(kept.values())
+def _distinct(values: Sequence[Tensor], places: list[int]) -> Tensors:
+    """One value of every distinct tensor."""
+    return list(dict(zip(places, values)).values())
 
 
 def _unfused_attention() -> AbstractContextManager[Any]:
@@ -308,9 +288,7 @@ def _check_choices(inner_rule: str, estimator: str, radius: float, preconditione
         raise UsageError("Only adam has a preconditioner.", where="preconditioner", value=inner_rule, next_step=advice)
 
 
-def _check_lists(
-    theta: Sequence[Tensor], phi: Sequence[Tensor], preconditioner: Any, train_grads: Any, rng: Any, callables: int
-) -> None:
+def _check_lists(theta: Any, phi: Any, preconditioner: Any, train_grads: Any, rng: Any, callables: int) -> None:
     if not theta or not phi or set(map(id, theta)) & set(map(id, phi)):
         raise UsageError("theta and phi hold at least one tensor each, and none in common.", where="theta, phi")
     if rng is not None and len(rng) != callables:
