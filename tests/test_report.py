@@ -249,6 +249,17 @@ def test_setting_stands_under_each_table():
     assert "vary fine-tuning only" in report_markdown.setting(build_tables(made)[0])
 
 
+def test_other_settings_within_a_cell_are_pointed_out():
+    """A mean over two learning rates is no mean over seeds; places and seeds may differ."""
+    configs = [
+        {"optimizer": {"lr": lr}, "task": {"data": f"there{lr}", "selection": "source-dev"}, "dataset": {"seed": lr}}
+        for lr in (0.1, 0.2, 0.2)
+    ]
+    made = [record("xlm_joint", "xa", 0.5, s, config=c) for s, c in enumerate(configs, 1)]
+    assert "different settings: optimizer.lr." in report_markdown.setting(build_tables(made)[0])
+    assert "CAUTION" not in report_markdown.setting(build_tables(made[1:])[0])
+
+
 def test_report_command(tmp_path, capsys):
     for item in world():
         records.write_record(tmp_path / "results", item)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
+from fairseq_interference.evaluation.finetuned import EXPERIMENT, PLACES
 from fairseq_interference.evaluation.records import Record
 from fairseq_interference.evaluation.report_cells import Difference, Metric, Repeat, Table
 from fairseq_interference.evaluation.report_words import cell_text, listing, number, title
@@ -82,7 +85,30 @@ def setting(table: Table) -> str:
     if table.kind != "pretrain" and len(repeats) > 1 and len(pretrain_seeds) == 1 and None not in pretrain_seeds:
         items.append("the seeds vary fine-tuning only; each model was pre-trained once")
     items += _foreign_parts(table)
+    mixed = mixed_settings(table.records)
+    if mixed:
+        items.append(f"CAUTION: seeds of one cell were run with different settings: {', '.join(mixed)}")
     return "Setting: " + " · ".join(items) + "."
+
+
+def mixed_settings(records: Iterable[Record]) -> list[str]:
+    """Settings, such as ``optimizer.lr``, that differ among runs which only their seed should tell apart."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for record in records:
+        run = record["run"]
+        key = (record["evaluation"]["language"], run["arch"], *run["languages"], "|", *run["train_langs"])
+        groups[key].append(
+            {
+                f"{section}.{name}": json.dumps(value, sort_keys=True)
+                for section in EXPERIMENT
+                for name, value in (run["config"].get(section) or {}).items()
+                if name not in PLACES
+            }
+        )
+    names = {name for group in groups.values() for found in group for name in found}
+    return sorted(
+        name for name in names if any(len({found.get(name) for found in group}) > 1 for group in groups.values())
+    )
 
 
 def _foreign_parts(table: Table) -> list[str]:
