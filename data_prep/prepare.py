@@ -21,7 +21,8 @@ from data_prep.plan import Plan, parser, per_language, plan
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import StageError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
-from fairseq_interference.stages import copy_over, file_hash, write_json
+from fairseq_interference.languages import LanguageList
+from fairseq_interference.stages import copy_over, file_hash, read_done, write_json
 
 #: steps that take much memory: it must not stay with, or be forked from, this process
 OWN_PROCESS = ("data_prep.learn_bpe", "data_prep.binarize")
@@ -71,19 +72,30 @@ def _in_own_process(name: str, argv: list[str]) -> None:
         raise SystemExit(done.returncode)  # the step has said what went wrong
 
 
+def _check_replaced(made: Plan) -> None:
+    """Refuse to change the dictionary under other languages, or one that was not made here."""
+    there, listed = made.out / dictionary.DICTIONARY, made.out / LANGUAGES
+    if not there.is_file() or file_hash(there) == file_hash(made.dictionary):
+        return
+    known = LanguageList.read(listed).codes if listed.is_file() else made.langs
+    others = [lang for lang in known if lang not in made.langs and (made.out / lang).is_dir()]
+    if others:
+        raise StageError(
+            "Languages that are there would be left with the dictionary of before.",
+            where=made.out,
+            value=",".join(others),
+            next_step=f"prepare them too (--langs {','.join(known)}), or give another --out",
+        )
+    if not listed.is_file() and not any(read_done(made.out / lang) for lang in known):
+        raise StageError("This dictionary was not made here.", where=there, next_step="give another --out")
+
+
 def _publish(made: Plan) -> None:
     """Put tokenizer and dictionary into data-bin before the languages are binarised with them."""
     made.out.mkdir(parents=True, exist_ok=True)
     if made.args.append:
         return
-    there, others = made.out / dictionary.DICTIONARY, [lang for lang in made.languages if lang not in made.langs]
-    if others and there.is_file() and file_hash(there) != file_hash(made.dictionary):
-        raise StageError(
-            "Languages that are there would be left with the dictionary of before.",
-            where=made.out,
-            value=",".join(others),
-            next_step=f"prepare them too (--langs {','.join(made.languages)}), or give another --out",
-        )
+    _check_replaced(made)
     bare = made.work / "tokenizer.copy"
     shutil.rmtree(bare, ignore_errors=True)
     skipped = shutil.ignore_patterns(".done", "learn.json", "given.dict.txt")

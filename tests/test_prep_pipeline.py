@@ -211,7 +211,14 @@ def test_changes_are_named_and_force_redoes(world: Path, tmp_path: Path) -> None
     assert after["dict.txt"] != before["dict.txt"] and after["hi/train.bin"] != before["hi/train.bin"]
     with pytest.raises(StageError, match="dictionary of before"):  # hi would be left with it (D14)
         here("--langs", "en", *argv[2:], "--vocab-size", 130, "--force")
+    with pytest.raises(StageError, match="dictionary of before"):
+        here("--langs", "hi", *argv[2:], "--vocab-size", 130, "--force")
     assert tree(tmp_path / "bin") == after
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "dict.txt").write_text("a 1\n")
+    with pytest.raises(StageError, match="not made here"):
+        here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "mine", *OPTIONS)
+    assert (tmp_path / "mine" / "dict.txt").read_text() == "a 1\n"
 
 
 def test_files_of_the_user_are_not_replaced(world: Path, tmp_path: Path) -> None:

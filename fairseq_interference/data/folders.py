@@ -109,14 +109,15 @@ def _check_dictionaries(path: Path, reference: Path, languages: LanguageList) ->
     for copy in [path / dictionary.FILE_NAME, *(path / code / dictionary.FILE_NAME for code in languages)]:
         if copy.is_file() and copy != reference:
             dictionary.check_same(copy, reference)
+    own = path / dictionary.FILE_NAME if (path / dictionary.FILE_NAME).is_file() else reference
     for code in languages:  # prepare.sh keeps one copy, and notes for each language which one encoded it
         encoded = ((read_done(path / code) or {}).get("inputs") or {}).get("dictionary")
-        if encoded is not None and encoded != file_hash(reference):
+        if encoded is not None and encoded != file_hash(own):
             raise DictionaryError(
                 "A language was binarised with another dictionary.",
                 where=path / code,
                 value=encoded,
-                allowed=f"{file_hash(reference)} ({reference})",
+                allowed=f"{file_hash(own)} ({own})",
                 next_step="prepare all languages together, or add this one with prepare.sh --append",
             )
 
