@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,11 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
+
+# What is ignored stays so in child processes, and tests send these: a shell ignores them for jobs in the background.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # A shared machine may be slow: time says nothing about correctness. CI draws the same examples every time.
 hypothesis.settings.register_profile(
