@@ -162,7 +162,8 @@ def learn_subword_nmt(ordered: Sequence[tuple[str, int]], vocab_size: int, codes
         learn_bpe(source, out, vocab_size, is_dict=True, total_symbols=True)
     merges = count_lines(codes) - 1
     if not merges:
-        raise DataError("No two characters follow each other twice: the text is too small to learn merges from.")
+        what = "No two characters follow each other twice: the text is too small to learn merges from."
+        raise DataError(what, where="--bpe subword-nmt", next_step="give more text, or a vocabulary: --tokenizer-from")
     return merges
 
 

@@ -80,6 +80,12 @@ def read_done(out: PathLike) -> Optional[dict[str, Any]]:
     return done
 
 
+def input_of(out: PathLike, name: str) -> Optional[str]:
+    """Hash of an input that a finished stage was made from; None if it is not noted."""
+    found: Optional[str] = ((read_done(out) or {}).get("inputs") or {}).get(name)
+    return found
+
+
 def is_foreign(out: PathLike) -> bool:
     """Whether a place holds something that no stage has written: a file, or files in a folder without ``.done``."""
     out = Path(out)

@@ -4,7 +4,7 @@
 #
 # usage: bash run/quickstart.sh [--scale smoke|full] [--out DIR] [--jobs N] [--dry-run]
 #
-#   --scale    full: 14 minutes of CPU time (default); smoke: 2, mostly imports, its numbers mean nothing
+#   --scale    full: 15 minutes of CPU time (default); smoke: 2, mostly imports, its numbers mean nothing
 #   --out      folder to work in (default: quickstart)
 #   --jobs     stages side by side, one thread each (default: number of cores, at most 4)
 #   --dry-run  print the commands of every stage, run nothing

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from fairseq_interference.errors import DONE, FAILED, InterferenceError, UsageError
 from fairseq_interference.languages import CODE, RESERVED, LanguageList, parse_codes
-from fairseq_interference.stages import file_hash, read_done
+from fairseq_interference.stages import file_hash, input_of
 
 HELP = "check configurations and prepared data before anything is trained"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -84,7 +84,7 @@ def check_language(data: Path, lang: str, dictionary: Optional[bytes], found: Fi
             found.problems.append(f"{path}: empty; a language without text cannot be trained")
     if not (folder / "valid.idx").is_file():
         found.notes.append(f"{folder}: no validation text; {lang} is left out of the macro average")
-    encoded = ((read_done(folder) or {}).get("inputs") or {}).get("dictionary")
+    encoded = input_of(folder, "dictionary")
     if dictionary is not None and encoded is not None and encoded != file_hash(data / "dict.txt"):
         found.problems.append(f"{folder}: was binarised with another dictionary than {data / 'dict.txt'}")
     own = folder / "dict.txt"

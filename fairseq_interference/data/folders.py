@@ -11,7 +11,7 @@ from typing import Optional
 from fairseq_interference.data import dictionary, token_file
 from fairseq_interference.errors import DataError, DictionaryError, LanguageError
 from fairseq_interference.languages import FILE_NAME, RESERVED, LanguageList, parse_codes
-from fairseq_interference.stages import file_hash, read_done
+from fairseq_interference.stages import file_hash, input_of
 
 TOKENIZER = "tokenizer"
 
@@ -110,14 +110,15 @@ def _check_dictionaries(path: Path, reference: Path, languages: LanguageList) ->
         if copy.is_file() and copy != reference:
             dictionary.check_same(copy, reference)
     own = path / dictionary.FILE_NAME if (path / dictionary.FILE_NAME).is_file() else reference
+    digest = file_hash(own)
     for code in languages:  # prepare.sh keeps one copy, and notes for each language which one encoded it
-        encoded = ((read_done(path / code) or {}).get("inputs") or {}).get("dictionary")
-        if encoded is not None and encoded != file_hash(own):
+        encoded = input_of(path / code, "dictionary")
+        if encoded not in (None, digest):
             raise DictionaryError(
                 "A language was binarised with another dictionary.",
                 where=path / code,
                 value=encoded,
-                allowed=f"{file_hash(own)} ({own})",
+                allowed=f"{digest} ({own})",
                 next_step="prepare all languages together, or add this one with prepare.sh --append",
             )
 
