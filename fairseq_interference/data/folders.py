@@ -110,10 +110,10 @@ def _check_dictionaries(path: Path, reference: Path, languages: LanguageList) ->
         if copy.is_file() and copy != reference:
             dictionary.check_same(copy, reference)
     own = path / dictionary.FILE_NAME if (path / dictionary.FILE_NAME).is_file() else reference
-    digest = file_hash(own)
+    digest = file_hash(own) if own.is_file() else None  # a missing one is named when it is read
     for code in languages:  # prepare.sh keeps one copy, and notes for each language which one encoded it
         encoded = input_of(path / code, "dictionary")
-        if encoded not in (None, digest):
+        if digest is not None and encoded not in (None, digest):
             raise DictionaryError(
                 "A language was binarised with another dictionary.",
                 where=path / code,
