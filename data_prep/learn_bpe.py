@@ -30,7 +30,7 @@ from fairseq_interference.stages import stage, write_json
 KINDS = ("subword-nmt", "sentencepiece")
 #: what learning takes, in bytes: per character of the different words, and per word while they are counted.
 #: Rarer words than fit into --memory are left out: they hardly change the vocabulary.
-BYTES_A_CHAR = 200
+BYTES_A_CHAR = 230
 BYTES_A_WORD = 350
 #: sentencepiece sorts all places of the text, 14 bytes each
 BYTES_A_PLACE = 16
