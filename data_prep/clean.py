@@ -54,6 +54,9 @@ class Options:
         for flag, value in (("--min-chars", self.min_chars), ("--max-chars", self.max_chars)):
             if value < 0:
                 raise UsageError("Out of range.", where=flag, value=value, allowed=">= 0 (0: no limit)")
+        if 0 < self.max_chars < self.min_chars:
+            given = f"{self.min_chars} and {self.max_chars}"
+            raise UsageError("No line would be left.", where="--min-chars, --max-chars", value=given)
         if not 0 < self.script_share <= 1:
             raise UsageError("Out of range.", where="--script-share", value=self.script_share, allowed="0 < share <= 1")
         self.script_pattern()

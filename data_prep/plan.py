@@ -13,13 +13,14 @@ from typing import Callable, Optional
 
 from data_prep import apply_bpe, binarize, clean, dictionary, imported, learn_bpe, split, tokenize
 from data_prep.common import parse_memory, say
+from data_prep.report import REPORT
 from data_prep.sources import Found, find_sources
 from fairseq_interference.data.pretokenize import PRETOKENIZERS
 from fairseq_interference.data.tokenizer import Tokenizer
-from fairseq_interference.errors import DictionaryError, HostError, StageError, UsageError
+from fairseq_interference.errors import DictionaryError, HostError, StageError, TokenizerError, UsageError
 from fairseq_interference.languages import FILE_NAME as LANGUAGES
 from fairseq_interference.languages import LanguageList, parse_codes
-from fairseq_interference.stages import file_hash, is_foreign
+from fairseq_interference.stages import check_place, file_hash, is_foreign
 
 #: flags that only matter when a vocabulary is learnt, and their defaults
 LEARNING = {"bpe": "subword-nmt", "vocab_size": 32000, "temperature": 1.43, "bpe_sample": 1_000_000}
@@ -257,6 +258,18 @@ def _validate_options(made: Plan) -> None:
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise UsageError("This place cannot be written to.", where=flag, value=str(out))
     for folder in (made.out / lang for lang in made.langs):
-        if is_foreign(folder):
-            what = "Files that were not made here are in the place of a language."
-            raise StageError(what, where=folder, next_step="give another --out")
+        check_place(folder)
+    if not args.append:
+        _check_published(made.out)
+
+
+def _check_published(out: Path) -> None:
+    """Refuse to replace a tokenizer or a report that was not made here."""
+    foreign = [] if (out / LANGUAGES).is_file() else [path for path in [out / REPORT] if path.exists()]
+    try:
+        if any(path for path in [out / "tokenizer"] if is_foreign(path)):
+            Tokenizer.load(out / "tokenizer")
+    except (TokenizerError, OSError):
+        foreign.append(out / "tokenizer")
+    if foreign:
+        raise StageError("This was not made here; it is not touched.", where=foreign[0], next_step="give another --out")

@@ -69,7 +69,11 @@ class UsageError(InterferenceError):
 
 
 class LanguageError(InterferenceError):
-    """An unknown, missing, malformed or reordered language."""
+    """An unknown, missing, malformed or reordered language; a usage error if it comes from a flag."""
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return USAGE if str(self.where).startswith("--") else FAILED
 
 
 class DataError(InterferenceError):

@@ -12,7 +12,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import shlex
 import shutil
 import socket
@@ -307,16 +306,11 @@ def train(config: TrainConfig, gpus: Optional[int] = None, dry_run: bool = False
         raise UsageError("fairseq-train is not installed.", where=command[0], next_step="bash run/setup.sh")
     cost = Path(config.save_dir) / COST_FILE
     with locked(Path(config.save_dir)):
-        code = processes.run(commands, fork=on_cpu)
+        code, peak = processes.run(commands, fork=on_cpu)
         if code == 0:
             before = json.loads(cost.read_text(encoding="utf-8"))["peak_memory_bytes"] if cost.is_file() else 0
-            write_json(cost, {"peak_memory_bytes": max(before, _peak_of_children())})
+            write_json(cost, {"peak_memory_bytes": max(before, peak)})
     return code
-
-
-def _peak_of_children() -> int:
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class Forked:
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
         self.returncode: Optional[int] = None
+        self.peak = 0  # resident bytes, known at its end
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -48,8 +50,9 @@ class Forked:
 
     def poll(self) -> Optional[int]:
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status, used = os.wait4(self.pid, os.WNOHANG)
             if pid:
+                self.peak = _bytes(used.ru_maxrss)
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -66,6 +69,10 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _bytes(maxrss: int) -> int:
+    return maxrss if sys.platform == "darwin" else maxrss * 1024
 
 
 def _become(command: list[str]) -> NoReturn:
@@ -109,7 +116,7 @@ def _exit_code_of(command: list[str]) -> int:
     return 0
 
 
-def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
+def run(commands: Sequence[Sequence[str]], fork: bool = False) -> tuple[int, int]:
     """Run commands side by side until all have ended well or one has failed.
 
     Args:
@@ -117,7 +124,8 @@ def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
         fork: they are all ``fairseq-train``; start them as copies of this process.
 
     Returns:
-        The first exit code that is not 0, else 0.
+        The first exit code that is not 0, else 0; and the most memory that one process has held, in bytes
+        (if they are not forks: one of all that this process has ever started).
     """
     start: Any = Forked if fork else subprocess.Popen
     processes: list[Process] = []
@@ -132,11 +140,17 @@ def run(commands: Sequence[Sequence[str]], fork: bool = False) -> int:
             if failed is not None:
                 _end(processes)
                 if failed == -signal.SIGTERM and told:
-                    return REQUEUE  # told to stop before it could listen
-                return failed if failed > 0 else 128 - failed
+                    failed = REQUEUE  # told to stop before it could listen
+                return failed if failed > 0 else 128 - failed, _peak(processes)
             if all(code == 0 for code in codes):
-                return 0
+                return 0, _peak(processes)
             time.sleep(TICK)
+
+
+def _peak(processes: Sequence[Process]) -> int:
+    if all(isinstance(process, Forked) for process in processes):
+        return max(process.peak for process in processes if isinstance(process, Forked))
+    return _bytes(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 @contextlib.contextmanager

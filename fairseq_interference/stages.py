@@ -62,10 +62,20 @@ def copy_over(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source, temporary)
-        shutil.rmtree(target, ignore_errors=True)
+        _take_place(temporary, target)
     else:
         shutil.copyfile(source, temporary)
-    temporary.replace(target)
+        temporary.replace(target)
+
+
+def _take_place(temporary: Path, out: Path) -> None:
+    """Rename a finished folder to its place; a reader never sees half of the old one or of the new one."""
+    old = out.with_name(f"{out.name}.old.tmp")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    temporary.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_done(out: PathLike) -> Optional[dict[str, Any]]:
@@ -90,6 +100,27 @@ def is_foreign(out: PathLike) -> bool:
     """Whether a place holds something that no stage has written: a file, or files in a folder without ``.done``."""
     out = Path(out)
     return out.is_file() or (out.is_dir() and not (out / DONE_FILE).is_file() and any(out.iterdir()))
+
+
+def check_place(out: PathLike) -> None:
+    """Raise StageError if a stage would take the place of what no stage has written."""
+    if is_foreign(out):
+        raise StageError(
+            "Something else is in the place of this stage; it is not touched.",
+            where=out,
+            next_step="give another output folder, or move it away",
+        )
+
+
+def _check_inputs(out: Path, inputs: Mapping[str, PathLike]) -> None:
+    inside = [str(path) for path in inputs.values() if out.resolve() in Path(path).resolve().parents]
+    if inside:
+        raise StageError(
+            "An input of this stage lies in the folder that would be replaced.",
+            where=out,
+            value=", ".join(inside),
+            next_step="move the input, or give another output folder",
+        )
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> list[str]:
@@ -151,12 +182,8 @@ def stage(
                     value=", ".join(changed),
                     next_step="give --force to redo it, or another output folder",
                 )
-        elif is_foreign(out):
-            raise StageError(
-                "Something else is in the place of this stage; it is not touched.",
-                where=out,
-                next_step="give another output folder, or move it away",
-            )
+            _check_inputs(out, inputs)
+        check_place(out)
         temporary = out.with_name(out.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -171,11 +198,4 @@ def stage(
                 "seconds": round(time.monotonic() - begin, 3),
             },
         )
-        if out.exists():
-            old = out.with_name(f"{out.name}.old.tmp")
-            shutil.rmtree(old, ignore_errors=True)
-            out.rename(old)
-            temporary.rename(out)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(out)
+        _take_place(temporary, out)

@@ -118,7 +118,7 @@ def test_fixed_label_file_and_unlabelled_test(
     flags = ["--out", str(tmp_path / "x"), "--input", inputs[2], "--labels", str(labels)]
     assert main(flags) == 1
     assert "en.test.txt:4" in capsys.readouterr().err
-    for content in (b"O\nB-PER\nO\n", b"\xff\n"):
+    for content in (b"O\nB-PER\nO\n", b"\xff\n", b"O\nB-PER\nI-PER\nB-ORG\nother\n", b"B-PER\nI-PER\n"):
         labels.write_bytes(content)
         assert main(flags) == 1
     words = tmp_path / "words"
@@ -131,6 +131,9 @@ def test_fixed_label_file_and_unlabelled_test(
 def test_dry_run_writes_nothing(tmp_path: Path, inputs: list[str]) -> None:
     assert main(["--out", str(tmp_path / "none"), "--input", *inputs, "--dry-run"]) == 0
     assert not (tmp_path / "none").exists()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "mine").touch()
+    assert main(["--out", str(tmp_path / "none"), "--input", *inputs, "--dry-run"]) == 1
 
 
 @pytest.mark.parametrize(

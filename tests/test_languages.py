@@ -83,10 +83,11 @@ def test_parse():
 def test_unknown_language_names_the_known():
     with pytest.raises(LanguageError) as caught:
         LanguageList(["en", "hi"]).id("xx", where="--eval-langs")
-    assert "en,hi" in str(caught.value) and "--eval-langs" in str(caught.value)
+    assert "en,hi" in str(caught.value) and "--eval-langs" in str(caught.value) and caught.value.exit_code == 2
 
 
 def test_bad_line_is_named(tmp_path):
     (tmp_path / "languages.txt").write_text("en\nHindi\n")
-    with pytest.raises(LanguageError, match=r"languages\.txt:2"):
+    with pytest.raises(LanguageError, match=r"languages\.txt:2") as caught:
         LanguageList.read(tmp_path / "languages.txt")
+    assert caught.value.exit_code == 1

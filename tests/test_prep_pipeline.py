@@ -226,12 +226,23 @@ def test_files_of_the_user_are_not_replaced(world: Path, tmp_path: Path) -> None
     (tmp_path / "raw" / "en").mkdir()
     (tmp_path / "raw" / "en" / "a.txt").write_bytes((tmp_path / "raw" / "en.txt").read_bytes())
     (tmp_path / "raw" / "en.txt").unlink()
-    with pytest.raises(StageError, match="not made here"):
+    with pytest.raises(StageError, match="in the place"):
         here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "raw", *OPTIONS)
     assert (tmp_path / "raw" / "en" / "a.txt").is_file()
     for place in ("hi.txt", "hi.txt/x"):
         with pytest.raises(UsageError, match="cannot be written to"):
             here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "raw" / place, *OPTIONS)
+
+
+def test_tokenizer_and_report_of_the_user_are_not_replaced(world: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer/tokenizer.json", "report.json"):
+        mine = tmp_path / name.partition(".")[0] / name
+        mine.parent.mkdir(parents=True)
+        mine.write_text("{}")
+        out = tmp_path / name.partition(".")[0]
+        with pytest.raises(StageError, match="not touched"):
+            here("--langs", "en", "--raw", world / "raw", "--out", out, *OPTIONS, "--dry-run")
+        assert mine.read_text() == "{}"
 
 
 def test_a_split_without_lines_has_no_files(world: Path, tmp_path: Path) -> None:
@@ -267,14 +278,15 @@ def test_dry_run_prints_the_commands_and_writes_nothing(world: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["--langs", "en,en"], 1, "listed twice"),
-        (["--langs", "en,train"], 1, "not a language code"),
+        (["--langs", "en,en"], 2, "listed twice"),
+        (["--langs", "en,train"], 2, "not a language code"),
         (["--langs", "en,de"], 1, "no text of language de"),
         (["--max-lines", "hi=5"], 2, "--max-lines"),
         (["--max-lines", "en=many"], 2, "--max-lines"),
         (["--vocab-size", "3"], 2, "--vocab-size"),
         (["--temperature", "0.5"], 2, "--temperature"),
         (["--bpe", "wordpiece"], 2, "--bpe"),
+        (["--min-chars", "9", "--max-chars", "8"], 2, "--min-chars, --max-chars"),
         (["--normalization", "nfkd"], 2, "--normalization"),
         (["--valid-lines", "0.7"], 2, "--valid-lines"),
         (["--script", "en=Nope"], 2, "Unknown script"),

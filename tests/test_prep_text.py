@@ -95,6 +95,13 @@ def test_cutting_loses_nothing_but_blanks(line: str, limit: int) -> None:
     assert "".join(parts).replace(" ", "") == line.replace(" ", "")
 
 
+def test_a_very_long_line_is_cut_in_time_that_grows_with_it() -> None:
+    """Twenty million characters: with a copy of the rest at each cut it would take minutes."""
+    text = "word word. " * 2_000_000
+    parts = cut_line(text.rstrip(" "), 200)
+    assert " ".join(parts) == text.rstrip(" ")
+
+
 def test_cuts_are_made_at_sentences_then_blanks() -> None:
     assert cut_line("One two. Three four five six", 18) == ["One two.", "Three four five", "six"]
     assert cut_line("हम गए। वे आए। ठीक", 14) == ["हम गए। वे आए।", "ठीक"]

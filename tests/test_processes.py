@@ -27,17 +27,35 @@ for end in ("SystemExit(75)", "SystemExit()", "SystemExit('words')", "ValueError
         print("arguments", sys.argv[1:], flush=True)
         raise eval(end)
     fairseq_cli.train.cli_main = cli_main
-    print(end, "->", processes.run([["fairseq-train", "DATA"]], fork=True), flush=True)
+    print(end, "->", processes.run([["fairseq-train", "DATA"]], fork=True)[0], flush=True)
 command = ["fairseq-train", "nowhere", "--task", "xlm_masked_lm", "--arch", "xlm_joint_tiny", "--langs", "aa,bb"]
 command += ["--batch-size", "4", "--cpu"]
 del sys.modules["fairseq_cli.train"]
-print("no data ->", processes.run([command, command], fork=True))
+print("no data ->", processes.run([command, command], fork=True)[0])
 """
 
 
 def test_a_failed_process_ends_the_others() -> None:
-    assert processes.run([[sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", "pass"]]) == 3
-    assert processes.run([[sys.executable, "-c", "pass"]]) == 0
+    assert processes.run([[sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", "pass"]])[0] == 3
+    assert processes.run([[sys.executable, "-c", "pass"]])[0] == 0
+
+
+PEAK = """
+import sys
+import fairseq_interference
+from fairseq_interference import processes
+fairseq_interference.register()
+import fairseq_cli.train
+for size in (400, 1):
+    fairseq_cli.train.cli_main = lambda: bytearray(b"x") * (size << 20)
+    print(processes.run([["fairseq-train"]], fork=True)[1] >> 20)
+"""
+
+
+def test_the_peak_is_that_of_these_processes(tmp_path: Path) -> None:
+    said = ddp.run_command([sys.executable, "-c", PEAK], cwd=tmp_path).log
+    large, small = (int(line) for line in said.split("\n")[-3:] if line.isdigit())
+    assert large >= small + 350 > 350, said
 
 
 def test_a_forked_command_ends_with_its_own_exit_code(tmp_path: Path) -> None:
@@ -73,7 +91,7 @@ try:
             os.kill(os.getpid(), signal.SIGTERM)
         timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.Signals[sys.argv[1]]))
         timer.start()
-        raise SystemExit(processes.run([["fairseq-train"]] * 2, fork=True))
+        raise SystemExit(processes.run([["fairseq-train"]] * 2, fork=True)[0])
 except KeyboardInterrupt:
     raise SystemExit(130)
 """

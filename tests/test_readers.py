@@ -343,7 +343,10 @@ def test_broken_label_maps(text: str) -> None:
         LabelMap.parse(text)
 
 
-@pytest.mark.parametrize("text", ["types: [a]\n  b: c\n", "kinds: {A: B}\n", "unmapped: maybe\n", "types: [A, B]\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["types: [a]\n  b: c\n", "kinds: {A: B}\n", "unmapped: maybe\n", "types: [A, B]\n", "types: {A: [B]}\n"],
+)
 def test_broken_label_map_files(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError):
         LabelMap.parse(str(put(tmp_path, text, "map.yaml")))

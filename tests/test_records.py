@@ -108,6 +108,10 @@ def test_every_wrong_key_is_named(keys):
         ("cost", 7),
         ("evaluation.metrics", {"ppl": float("nan")}),
         ("evaluation.metrics", {"ppl": float("inf")}),
+        ("evaluation.metrics", {"f1": "0.5"}),
+        ("evaluation.metrics", {"f1": {"LOC": 0.5}}),
+        ("evaluation.metrics", {"per_type": {"LOC": {"f1": 70.0}}}),
+        ("evaluation.metrics", {"perplexity_per_token": "low"}),
         ("run.seed", True),
         ("cost.updates", -1),
         ("schema", 2),
@@ -125,9 +129,10 @@ def test_reading_names_every_bad_file(tmp_path):
     records.write_record(tmp_path, example())
     (tmp_path / "half.json").write_text('{"schema": 1')
     (tmp_path / "other.json").write_text(json.dumps({"schema": 1}))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(DataError) as error:
         records.read_records(tmp_path)
-    assert "half.json" in str(error.value) and "other.json" in str(error.value)
+    assert all(name in str(error.value) for name in ("half.json", "other.json", "deep.json"))
     with pytest.raises(DataError, match="no folder"):
         records.read_records(tmp_path / "absent")
 

@@ -212,6 +212,24 @@ def test_unfinished_runs_are_named_and_not_counted(tmp_path):
     assert f"{made[0]['run']['id']} on xa (failed)" in report.render(made, tables, {})
 
 
+def test_what_stands_in_no_table_is_named(tmp_path, capsys):
+    made = [record("xlm_joint", "xa", 0.5), record("xlm_joint", "xb", 7.0, metric="bleu")]
+    for one in made:
+        records.write_record(tmp_path, one)
+    assert main(["report", "--results", str(tmp_path), "--no-figures"]) == 0
+    for text in (capsys.readouterr().out, (tmp_path / "report.md").read_text(encoding="utf-8")):
+        assert f"{made[1]['run']['id']} on xb." in text and f"{made[0]['run']['id']} on" not in text
+
+
+def test_other_examples_are_no_fair_comparison():
+    made = world()
+    assert not any("CAUTION" in sentence for table in build_tables(made) for sentence in report_words.words(table))
+    made[-1]["evaluation"]["n"] = 40
+    lang, found = made[-1]["evaluation"]["language"], build_tables(made)
+    assert any(f"{lang} 40 or 50" in report_words.words(table)[0] for table in found)
+    assert any(f"{lang} 40 or 50" in report_markdown.setting(table) for table in found)
+
+
 def test_same_seed_twice_is_refused():
     twice = record("xlm_joint_tiny", "xa", 0.1, id="another")
     with pytest.raises(DataError, match="same seed") as error:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_interference.errors import StageError
-from fairseq_interference.stages import file_hash, read_done, stage, write_json, write_text
+from fairseq_interference.stages import copy_over, file_hash, read_done, stage, write_json, write_text
 
 NAMES = st.from_regex(r"[a-z]{1,8}", fullmatch=True)
 JSON = st.recursive(
@@ -131,6 +131,23 @@ def test_what_no_stage_has_written_is_not_touched(tmp_path, force):
     assert (tmp_path / "mine" / "notes.txt").read_text() == (tmp_path / "file.tsv").read_text() == "mine"
     (tmp_path / "empty").mkdir()
     assert write(tmp_path / "empty", "one")
+
+
+def test_an_input_is_not_replaced_by_what_is_made_of_it(tmp_path):
+    write(tmp_path / "s", "one")
+    source = {"text": tmp_path / "s" / "text"}
+    with pytest.raises(StageError, match="An input"):
+        write(tmp_path / "s", "two", inputs=source, force=True)
+    assert source["text"].read_text() == "one"
+
+
+def test_a_copy_takes_the_whole_place(tmp_path):
+    for name, files in (("a", ("x", "y")), ("b", ("x", "z"))):
+        for file in files:
+            write_text(tmp_path / name / file, name)
+    copy_over(tmp_path / "a", tmp_path / "b")
+    assert file_hash(tmp_path / "a") == file_hash(tmp_path / "b")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_a_broken_note_is_named(tmp_path):

@@ -151,8 +151,12 @@ def test_prepared_files_are_checked_line_by_line(tmp_path):
         with pytest.raises(DataError, match=message) as caught:
             read_sentences(path, LABELS)
         assert str(caught.value.where).endswith("train.jsonl:2")
-    path.write_text("{\n", encoding="utf-8")
-    with pytest.raises(DataError, match="not JSON"):
+    for broken in ("{", "[" * 100_000):
+        path.write_text(broken + "\n", encoding="utf-8")
+        with pytest.raises(DataError, match="not JSON"):
+            read_sentences(path)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(DataError, match="not UTF-8"):
         read_sentences(path)
     path.write_text(json.dumps({"words": ["a\u2028b", "c"]}, ensure_ascii=False) + "\n", encoding="utf-8")
     assert read_sentences(path)[0].words == ["a\u2028b", "c"]

@@ -22,7 +22,7 @@ from fairseq_interference.data.readers.labels import LabelMap
 from fairseq_interference.data.readers.layouts import FORMATS
 from fairseq_interference.data.readers.ner import read
 from fairseq_interference.errors import DONE, exit_code
-from fairseq_interference.stages import stage, write_json, write_text
+from fairseq_interference.stages import check_place, stage, write_json, write_text
 
 PROG = "python -m data_prep.benchmarks.ner"
 MAPS = Path(__file__).with_name("maps")
@@ -99,6 +99,7 @@ def prepare(args: argparse.Namespace) -> int:
     print(describe(splits), flush=True)
     print(f"labels: {' '.join(labels)}")
     if args.dry_run:
+        check_place(args.out)
         print(f"dry run: would write {args.out}")
         return DONE
     maps = load_maps(args.label_map, list(dict.fromkeys(item.lang for item in inputs)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from data_prep.benchmarks.common import SPLITS, WHOLE, draw, leaks, sha256, table
-from fairseq_interference.data.prepared import read_labels
+from fairseq_interference.data.prepared import has_entities, read_labels
 from fairseq_interference.data.readers.entities import conlleval_entities
 from fairseq_interference.data.readers.labels import OUTSIDE, to_iob2
 from fairseq_interference.data.readers.layouts import LAYOUTS
@@ -129,12 +129,15 @@ def label_list(splits: Sequence[Split], fixed: Optional[Path]) -> list[str]:
     """``O`` and B- and I- of every type, sorted; or the lines of the fixed file, which must hold every label.
 
     Raises:
-        DataError: a label that the fixed file lacks; names file:line.
+        DataError: a label that the fixed file lacks; names file:line. A fixed file that lists something else.
     """
     if fixed is None:
         kinds = {kind for split in splits for kind in split.entities}
         return [OUTSIDE, *sorted(f"{prefix}-{kind}" for prefix in "BI" for kind in kinds)]
     known = read_labels(fixed)
+    if OUTSIDE not in known or not has_entities(known):
+        allowed = f"{OUTSIDE}, and B-TYPE or I-TYPE, one a line"
+        raise DataError("These are no labels of named entities.", where=fixed, value=" ".join(known), allowed=allowed)
     for split in splits:
         for sentence, labels in zip(split.sentences, split.labels):
             for label, line in zip(labels, sentence.lines):

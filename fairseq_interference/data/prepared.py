@@ -96,8 +96,10 @@ def read_sentences(path: PathLike, labels: Optional[Sequence[str]] = None) -> li
     Raises:
         DataError: broken JSON, missing keys, different numbers of words and labels, unknown label; names the line.
     """
-    with open(path, encoding="utf-8", newline="\n") as stream:
-        lines = stream.read().split("\n")
+    try:
+        lines = Path(path).read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError("This prepared split is not UTF-8.", where=path, value=str(error)) from None
     known = None if labels is None else frozenset(labels)
     sentences = [_sentence(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line]
     for sentence in sentences:
@@ -112,7 +114,7 @@ def read_sentences(path: PathLike, labels: Optional[Sequence[str]] = None) -> li
 def _sentence(line: str, where: str) -> LabelledSentence:
     try:
         record: Any = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError("This line is not JSON.", where=where, value=str(error)) from None
     if not isinstance(record, dict) or not _is_texts(record.get("words")):
         raise DataError("A prepared sentence needs a list `words`.", where=where, value=line[:80])

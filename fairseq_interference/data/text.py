@@ -128,9 +128,8 @@ def _keeps_together(character: str) -> bool:
     return character in "\u200c\u200d" or unicodedata.category(character)[0] == "M"
 
 
-def _cut_at(text: str, limit: int) -> int:
-    """Where to cut ``text``, which is longer than ``limit``: 1..limit."""
-    window = text[: limit + 1]
+def _cut_at(window: str, limit: int) -> int:
+    """Where to cut the text that begins with the ``limit + 1`` characters ``window``: 1..limit."""
     ends = [found.end() for found in _SENTENCE_END.finditer(window) if len(window[: found.end()].rstrip(" ")) <= limit]
     if ends and ends[-1] > limit // 4:
         return ends[-1]
@@ -138,7 +137,7 @@ def _cut_at(text: str, limit: int) -> int:
     if blank > 0:
         return blank + 1
     cut = limit
-    while cut > 1 and (_keeps_together(text[cut]) or text[cut - 1] in "\u200c\u200d"):
+    while cut > 1 and (_keeps_together(window[cut]) or window[cut - 1] in "\u200c\u200d"):
         cut -= 1
     return cut if cut > 1 else limit
 
@@ -150,14 +149,13 @@ def cut_line(text: str, limit: int) -> list[str]:
     (never before a combining mark or at a joiner, if that can be avoided).
     """
     parts = []
-    while len(text) > limit:
-        cut = _cut_at(text, limit)
-        head, text = text[:cut].rstrip(" "), text[cut:].lstrip(" ")
-        if head:
-            parts.append(head)
-    if text:
-        parts.append(text)
-    return parts
+    begin = 0
+    while len(text) - begin > limit:
+        end = begin + _cut_at(text[begin : begin + limit + 1], limit)
+        parts.append(text[begin:end].rstrip(" "))
+        begin = end + (text[end : end + 1] == " ")  # a clean line has no two blanks together
+    parts.append(text[begin:])
+    return [part for part in parts if part]
 
 
 def split_special(text: str) -> Iterator[tuple[str, bool]]:

@@ -28,6 +28,8 @@ from fairseq_interference.stages import write_json
 SCHEMA = 1
 SETTINGS = ("within-language", "zero-shot", "pretrain")
 STATUSES = ("done", "running", "failed", "interrupted")
+#: metrics that are fractions; the others are numbers of any size
+FRACTIONS = ("f1", "precision", "recall", "accuracy", "em")
 PACKAGE = Path(__file__).resolve().parents[1]
 
 Record = dict[str, Any]
@@ -48,12 +50,15 @@ def _is_number(value: Any) -> bool:
 
 def _is_metrics(value: Any) -> bool:
     """Numbers, null for what was not measured, scheme names, and mappings of these (``per_type``)."""
-    if not isinstance(value, Mapping):
-        return False
-    return all(
-        isinstance(name, str) and (item is None or isinstance(item, str) or _is_number(item) or _is_metrics(item))
-        for name, item in value.items()
-    )
+    return isinstance(value, Mapping) and all(map(_is_metric, value, value.values()))
+
+
+def _is_metric(name: Any, value: Any) -> bool:
+    if value is None or not isinstance(name, str):
+        return isinstance(name, str)
+    if name in FRACTIONS or name.startswith("perplexity"):
+        return _is_number(value) and 0 <= value <= (1 if name in FRACTIONS else math.inf)
+    return isinstance(value, str) or _is_number(value) or _is_metrics(value)
 
 
 def _is_codes(value: Any) -> bool:
@@ -98,7 +103,7 @@ FIELDS: dict[str, tuple[str, Check]] = {
     "evaluation.split": TEXT,
     "evaluation.language": ("a language code", lambda v: isinstance(v, str) and CODE.fullmatch(v) is not None),
     "evaluation.n": ("a whole number >= 0", _is_count),
-    "evaluation.metrics": ("an object of finite numbers or null", _is_metrics),
+    "evaluation.metrics": ("an object of finite numbers (" + ", ".join(FRACTIONS) + ": 0 to 1) or null", _is_metrics),
     "evaluation.rules": ("a text or an object", lambda v: isinstance(v, (str, Mapping))),
     "status": (" | ".join(STATUSES), lambda v: v in STATUSES),
 }
@@ -214,7 +219,7 @@ def write_record(folder: Union[str, os.PathLike[str]], record: Record) -> Path:
 def _read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError("This record cannot be read.", where=path, value=str(error)) from error
     validate(record, where=path)
     return record

@@ -13,7 +13,7 @@ from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.records import Record, read_records
 from fairseq_interference.evaluation.report_cells import Table
 from fairseq_interference.evaluation.report_data import arch_order, build_tables, check_vocabulary
-from fairseq_interference.evaluation.report_markdown import cost_section, section, to_csv, unfinished
+from fairseq_interference.evaluation.report_markdown import cost_section, in_no_table, section, to_csv, unfinished
 from fairseq_interference.evaluation.report_words import title, words
 from fairseq_interference.stages import write_text
 
@@ -55,13 +55,17 @@ def _draw(tables: Sequence[Table], folder: Path) -> tuple[dict[int, list[Path]],
     return drawn, ""
 
 
+def _left_out(records: Sequence[Record]) -> list[str]:
+    return [text for text in (unfinished(records), in_no_table(records)) if text]
+
+
 def render(records: Sequence[Record], tables: Sequence[Table], figures: dict[int, list[str]], note: str = "") -> str:
     """The whole of report.md; ``figures``: number of the table -> paths relative to the report."""
     parts = ["# Report", f"From {len(records)} records. A cell without a record is shown as missing."]
     parts.append("## In words")
     for table in tables:
         parts.append(f"**{title(table)}**\n\n" + "\n".join(f"* {sentence}" for sentence in words(table)))
-    parts += [text for text in (unfinished(records), note) if text]
+    parts += [text for text in (*_left_out(records), note) if text]
     parts += [section(table, figures.get(number, ())) for number, table in enumerate(tables)]
     parts.append(cost_section([r for r in records if r["status"] == "done"], arch_order(records)))
     return "\n\n".join(parts) + "\n"
@@ -92,5 +96,6 @@ def write_report(results: PathLike, out: PathLike, figures: bool = True, own_voc
         out / "report.md", render(records, tables, relative, "No figures: matplotlib is missing." if note else "")
     )
     sentences = [f"{title(table)}: {sentence}" for table in tables for sentence in words(table)]
+    sentences += _left_out(records)
     paths = tuple(path for group in drawn.values() for path in group)
     return Report(out / "report.md", out / "report.csv", paths, tuple(sentences), note)

@@ -135,6 +135,14 @@ class Table:
         return [(lang, col) for lang in self.languages for col in self.columns if not self.cell(lang, col).n]
 
     @property
+    def examples(self) -> dict[str, list[int]]:
+        """Language -> how many examples it was measured on: several numbers if its cells are not comparable."""
+        found: dict[str, set[int]] = {lang: set() for lang in self.languages}
+        for record in self.records:
+            found[record["evaluation"]["language"]].add(record["evaluation"]["n"])
+        return {lang: sorted(sizes) for lang, sizes in found.items() if sizes}
+
+    @property
     def reference(self) -> Optional[str]:
         """Column of the monolingual models, if the table has one."""
         return next((column for column in self.columns if column in self.monolingual), None)

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from fairseq_interference.evaluation.finetuned import EXPERIMENT, PLACES
 from fairseq_interference.evaluation.records import Record
-from fairseq_interference.evaluation.report_cells import Difference, Metric, Repeat, Table
-from fairseq_interference.evaluation.report_words import cell_text, listing, number, title
+from fairseq_interference.evaluation.report_cells import METRICS, Difference, Metric, Repeat, Table
+from fairseq_interference.evaluation.report_words import cell_text, examples_text, listing, number, title
 
 CSV_FIELDS = [
     *("kind", "benchmark", "split", "metric", "rules", "train_langs", "language", "model", "pretrain_langs"),
@@ -53,13 +53,6 @@ def _code(record: Record) -> str:
     return f"{code['version']}{commit}{' with uncommitted changes' if code['dirty'] else ''}"
 
 
-def _sizes(records: Sequence[Record], languages: Sequence[str]) -> str:
-    found = {lang: {r["evaluation"]["n"] for r in records if r["evaluation"]["language"] == lang} for lang in languages}
-    parts = [f"{lang} {' or '.join(map(str, sorted(sizes)))}" for lang, sizes in found.items() if sizes]
-    differs = any(len(sizes) > 1 for sizes in found.values())
-    return ", ".join(parts) + (" (NOT the same in every run: cells of a row are not comparable)" if differs else "")
-
-
 def setting(table: Table) -> str:
     """Where the numbers of ``table`` come from: languages, seeds, sizes, hardware, time, code, rules."""
     records = table.records
@@ -73,7 +66,7 @@ def setting(table: Table) -> str:
     items = [
         "cells: mean ± sample sd over seeds (number of seeds)",
         f"pre-trained on {' / '.join(','.join(langs) for langs in pretrained)}",
-        f"examples: {_sizes(records, table.languages)}",
+        f"examples: {examples_text(table.examples)}",
         f"seeds {seeds_text(repeats)}",
         f"rules: {table.rules or 'not recorded'}",
         f"hardware: {'; '.join(_distinct(r['environment']['device'] for r in records))}",
@@ -238,6 +231,16 @@ def _csv_row(table: Table, language: str, column: str) -> dict[str, Any]:
         "seeds": " ".join(dict.fromkeys(str(seed) for seed, _ in cell.repeats)),
         "missing": int(cell.n == 0),
     }
+
+
+def in_no_table(records: Iterable[Record]) -> str:
+    """Names the finished records that hold no metric that a table shows."""
+    names = [
+        f"{r['run']['id']} on {r['evaluation']['language']}"
+        for r in records
+        if r["status"] == "done" and all(r["evaluation"]["metrics"].get(name) is None for name in METRICS)
+    ]
+    return f"In no table, because they hold none of {', '.join(METRICS)}: {listing(sorted(names))}." if names else ""
 
 
 def unfinished(records: Iterable[Record]) -> str:

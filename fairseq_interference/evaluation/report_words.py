@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
 from fairseq_interference.evaluation.report_cells import (
@@ -37,6 +37,11 @@ def cell_text(cell: Cell, metric: Metric) -> str:
         return "missing"
     sd = "" if cell.sd is None else f" ± {number(cell.sd, metric)}"
     return f"{number(cell.mean, metric)}{sd} ({cell.n})"
+
+
+def examples_text(examples: Mapping[str, Sequence[int]]) -> str:
+    """``en 100, hi 90 or 80``."""
+    return ", ".join(f"{lang} {' or '.join(map(str, sizes))}" for lang, sizes in examples.items())
 
 
 def title(table: Table) -> str:
@@ -149,8 +154,12 @@ def gap_sentences(table: Table) -> list[str]:
 
 def words(table: Table) -> list[str]:
     """All sentences about ``table``."""
+    uneven = {lang: sizes for lang, sizes in table.examples.items() if len(sizes) > 1}
     sentences = [*interference_sentences(table), *best_sentences(table), *gap_sentences(table)]
     if table.missing:
         missing = listing(f"{language} with {column}" for language, column in table.missing)
         sentences.append(f"Missing: {missing}.")
+    if uneven:
+        what = "CAUTION: not every run was measured on the same examples, so what follows is no fair comparison"
+        sentences.insert(0, f"{what}: {examples_text(uneven)}.")
     return sentences or ["There is one model only: nothing to compare."]

@@ -101,8 +101,10 @@ class LabelMap:
             raise UsageError("A label map has other keys.", where=path, value=seen, allowed=", ".join(keys))
         if not all(isinstance(content.get(key) or {}, dict) for key in ("types", "labels")):
             raise UsageError("Types and labels are tables.", where=path, value=str(content)[:60], allowed="FROM: TO")
-        texts = [{str(k): str(v) for k, v in (content.get(key) or {}).items()} for key in ("types", "labels")]
-        return cls(texts[0], texts[1], str(content.get("unmapped", "refuse")), name=str(path))
+        tables = [content.get(key) or {} for key in ("types", "labels")]
+        if not all(isinstance(value, str) for table in tables for pair in table.items() for value in pair):
+            raise UsageError("A type or label is a text.", where=path, value=str(tables)[:60], allowed="FROM: TO")
+        return cls(tables[0], tables[1], str(content.get("unmapped", "refuse")), name=str(path))
 
     def type(self, name: str, where: str) -> str:
         """The type that ``name`` becomes, or ``O``.
