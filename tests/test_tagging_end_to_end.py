@@ -147,7 +147,7 @@ def test_predictions_are_the_official_file_with_other_labels(tuned, world, tmp_p
     assert result["metrics"]["f1"] == pytest.approx(seqeval.f1_score(wanted.labels, given.labels))
     assert result["metrics"]["f1"] > 0.8
     unknown = ("--input", gold, "--lang", "zz", "--output", predictions)
-    said = console("predict", "--checkpoint", moved / "checkpoint_best.pt", *unknown, cwd=tmp_path, code=1)
+    said = console("predict", "--checkpoint", moved / "checkpoint_best.pt", *unknown, cwd=tmp_path, code=2)
     assert "xa,xb" in said and "Traceback" not in said
 
 
