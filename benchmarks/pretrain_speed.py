@@ -4,6 +4,7 @@ Equal network, data, batch and number of updates; both sides run through ``fairs
 busy machine slows both. Reported: median words/s of each, and the ratio of the medians with its range over turns.
 
     python benchmarks/pretrain_speed.py DATA --langs aa,bb [--arch xlm_joint] [--turns 5] [--updates 100] [--json OUT]
+    python benchmarks/pretrain_speed.py DATA --langs aa,bb --profile     # where the time of our side goes instead
 
 DATA holds dict.txt and language folders and nothing else (the host takes any folder for a language).
 """
@@ -68,6 +69,47 @@ def words_per_second(log: str) -> float:
     return words / seconds
 
 
+# part of a step -> what its operators are called, first match; the optimizer is told apart by the host's own mark
+PARTS = {
+    "matrix products": ("mm", "bmm", "linear"),
+    "gelu": ("gelu",),
+    "dropout": ("random_", "native_dropout", "ge"),
+    "softmax, cross-entropy": ("softmax", "nll_loss"),
+    "layer norm": ("layer_norm",),
+    "embeddings": ("embedding", "index_put", "index_select", "index_add"),
+}
+
+
+def part_of(operator: str) -> str:
+    name = operator.replace("aten::", "")
+    return next((part for part, names in PARTS.items() if any(some in name for some in names)), "other operators")
+
+
+def profile(args: argparse.Namespace) -> dict[str, float]:
+    """Share of each part in the CPU time of our training, in this process."""
+    sys.path.insert(0, str(ROOT))
+    import torch
+    from fairseq import options
+    from fairseq_cli import train
+
+    torch.set_num_threads(args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [args.data, *sides(args)["ours"], *common_flags(args, folder), "--cpu"]
+        config = train.convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), flags))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            train.main(config)
+    times: dict[str, float] = {}
+    for event in found.events():
+        inside, parent = event.name, event.cpu_parent
+        while parent is not None and inside != "optimizer":
+            inside, parent = parent.name, parent.cpu_parent
+        if event.name.startswith("aten::") or inside == "optimizer":
+            part = "optimizer" if inside == "optimizer" else part_of(event.name)
+            times[part] = times.get(part, 0.0) + event.self_cpu_time_total
+    whole = sum(times.values())
+    return {part: time / whole for part, time in sorted(times.items(), key=lambda item: -item[1])}
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the turns; medians, ratio and range."""
     found: dict[str, list[float]] = {name: [] for name in sides(args)}
@@ -98,9 +140,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--ours", nargs=argparse.REMAINDER, default=[], help="more flags for our side, last")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="shares of our side's time instead of the comparison")
     parser.add_argument("--json", help="write the result here")
     args = parser.parse_args(argv)
-    result = measure(args)
+    result = profile(args) if args.profile else measure(args)
     print(json.dumps(result, indent=2))
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
