@@ -247,8 +247,10 @@ def clean(lang: str, sources: Sequence[Source], out: Path, options: Options, wor
             unpacked.unlink()
         table = summary(parts, sources)
         if not table["clean"]["lines"]:
-            names = ", ".join(source.name for source in sources)
-            raise DataError(f"Nothing is left of the text of language {lang}.", where=names, value=str(table["rules"]))
+            names = ", ".join(source.path for source in sources)
+            touched = [f"{rule} {count['lines']}" for rule, count in table["rules"].items() if count["lines"]]
+            value = f"{table['read']['lines']} lines read; touched: {', '.join(touched) or 'none'}"
+            raise DataError(f"Nothing is left of the text of language {lang}.", where=names, value=value)
         write_json(folder / COUNTS, table)
     return True
 

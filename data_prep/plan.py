@@ -257,6 +257,8 @@ def _validate_options(made: Plan) -> None:
         place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise UsageError("This place cannot be written to.", where=flag, value=str(out))
+    if made.out.resolve() == Path(args.raw).resolve():
+        raise UsageError("Raw text and its data folder need places of their own.", where="--out", value=str(made.out))
     for folder in (made.out / lang for lang in made.langs):
         check_place(folder)
     if not args.append:

@@ -226,8 +226,12 @@ def test_files_of_the_user_are_not_replaced(world: Path, tmp_path: Path) -> None
     (tmp_path / "raw" / "en").mkdir()
     (tmp_path / "raw" / "en" / "a.txt").write_bytes((tmp_path / "raw" / "en.txt").read_bytes())
     (tmp_path / "raw" / "en.txt").unlink()
-    with pytest.raises(StageError, match="in the place"):
+    with pytest.raises(UsageError, match="places of their own"):
         here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "raw", *OPTIONS)
+    (tmp_path / "bin" / "en").mkdir(parents=True)
+    (tmp_path / "bin" / "en" / "mine").touch()
+    with pytest.raises(StageError, match="in the place"):
+        here("--langs", "en", "--raw", tmp_path / "raw", "--out", tmp_path / "bin", *OPTIONS)
     assert (tmp_path / "raw" / "en" / "a.txt").is_file()
     for place in ("hi.txt", "hi.txt/x"):
         with pytest.raises(UsageError, match="cannot be written to"):
