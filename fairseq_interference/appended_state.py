@@ -75,6 +75,27 @@ def fit_state(state: dict[str, Any], parameters: Sequence[Any]) -> dict[str, Any
     return {**state, "state": moved, "param_groups": [{**groups[0], "params": list(range(len(parameters)))}]}
 
 
+def fit_named(state: dict[str, dict[str, Any]], parameters: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """State by the names of parameters, fitted to parameters of which some belong to appended languages.
+
+    Raises:
+        ResumeError: a name that is not there, or a shape that does not fit; names them.
+    """
+    named = {name_of(parameter, number): parameter for number, parameter in enumerate(parameters)}
+    wrong = [name for name, entry in state.items() if name not in named or not _fits(entry, named[name])]
+    if wrong:
+        raise ResumeError(
+            "The optimizer state is not of these parameters.",
+            where="checkpoint",
+            value=", ".join(wrong),
+            next_step="give --reset-optimizer to keep the weights and begin with a fresh optimizer",
+        )
+    new = [name for name in named if name not in state]
+    if new and state:
+        logger.warning("optimizer state begins anew for %d parameters: %s", len(new), ", ".join(new))
+    return {name: _padded(entry, named[name]) for name, entry in state.items()}
+
+
 def _kept(numbers: Sequence[Any], state: dict[Any, Any], parameters: Sequence[Any]) -> Optional[list[int]]:
     """Positions of the old parameters: all but those of the last k languages, for the k that fits."""
     languages = list(dict.fromkeys(code for p in parameters if (code := language_of(p)) is not None))

@@ -37,30 +37,33 @@ class XlmMaskedLmCriterion(FairseqCriterion):
         super().__init__(task)
         self.num_languages = len(getattr(task, "languages", [])) or 1
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Loss, sample size and logging output of a batch; shapes as in the contract of the tasks' samples."""
+    def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Loss of every masked position, in nats, and its language; (N,) each, in the order of rows and places."""
         target = sample["target"]  # B x T
         masked = target.ne(self.padding_idx)
         logits = model(**sample["net_input"], masked_tokens=masked)[0]
         losses = F.cross_entropy(logits.view(-1, logits.size(-1)).float(), target[masked], reduction="none")
+        return losses, sample["net_input"]["lang_id"][:, None].expand_as(masked)[masked]
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Loss, sample size and logging output of a batch; shapes as in the contract of the tasks' samples."""
+        losses, languages = self.losses(model, sample)
         loss = losses.sum()
-        sample_size = masked.sum()
+        sample_size = sample["target"].ne(self.padding_idx).sum()
         logging_output = {
             "loss": loss.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
-            "by_language": self._by_language(sample, masked, losses.detach()),
+            "by_language": self._by_language(sample, languages, losses.detach()),
         }
         return loss, sample_size, logging_output
 
-    def _by_language(self, sample: dict[str, Any], masked: Tensor, losses: Tensor) -> Tensor:
-        lang_id = sample["net_input"]["lang_id"]  # B
+    def _by_language(self, sample: dict[str, Any], of_prediction: Tensor, losses: Tensor) -> Tensor:
         totals = torch.zeros(3, self.num_languages, dtype=torch.float64, device=losses.device)
-        of_prediction = lang_id[:, None].expand_as(masked)[masked]
         totals[LOSS].index_add_(0, of_prediction, losses.double())
         totals[PREDICTIONS].index_add_(0, of_prediction, torch.ones_like(losses, dtype=torch.float64))
-        totals[TOKENS].index_add_(0, lang_id, sample["net_input"]["src_lengths"].double())
+        totals[TOKENS].index_add_(0, sample["net_input"]["lang_id"], sample["net_input"]["src_lengths"].double())
         return totals
 
     @classmethod

@@ -95,7 +95,8 @@ def meta_gradient(
         inner_lr: alpha, absolute.
         inner_rule: P. ``sgd``: identity (the paper). ``sgd_rms``: each tensor of g is divided by its root mean square,
             and the derivative goes through that. ``adam``: g times ``preconditioner``, which is held constant.
-        estimator: ``one_sided`` (3 passes), ``central`` (4), ``exact`` (3; the last is worth two in time and memory).
+        estimator: ``one_sided`` (3 passes), ``central`` (4), ``exact`` (3; the last is worth two in time and memory),
+            ``none`` (2; the cross term is left out and is 0).
         radius: ||epsilon w|| / ||theta||. 0 puts the passes at theta itself and makes cross -alpha times the undivided
             difference: 0 in every bit if and only if the callables repeat themselves.
         preconditioner: shapes of theta; for ``adam`` only.
@@ -127,7 +128,9 @@ def meta_gradient(
         step.generators = rng_state()
         w = _pulled_back(inner_rule, v, g, factors)
         size = _norm(w)
-        if size == 0.0 or not math.isfinite(size):
+        if estimator == "none":
+            epsilon, cross = 0.0, [torch.zeros_like(x) for x in direct]
+        elif size == 0.0 or not math.isfinite(size):
             epsilon, cross = 0.0, [torch.full_like(x, 0.0 * size) for x in direct]  # 0 x inf is nan
         else:
             epsilon = 0.0 if estimator == "exact" else radius * (_norm(step.start) or 1.0) / size
@@ -181,8 +184,8 @@ class _Step:
     def run(self, losses: Closures, theta: Tensors, phi: Tensors, rng: RngStates = None) -> tuple[Tensors, Tensors]:
         """One pass: gradients of the sum of the losses for theta and for phi, reduced."""
         self.passes += 1
-        gradients = _gradients(losses, [*theta, *phi], rng)
-        lists = gradients[: len(theta)], gradients[len(theta) :]
+        found = gradients(losses, [*theta, *phi], rng)
+        lists = found[: len(theta)], found[len(theta) :]
         for values in lists:
             if values and self.reduce is not None:
                 self.reduce(values)
@@ -201,8 +204,13 @@ class _Step:
         return [x.sub_(y).div_(span or 1.0) for x, y in zip(ahead, h)]
 
 
-def _gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
-    """Gradients of the sum of the losses, in memory of their own; 0 where no loss reaches."""
+def gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
+    """Gradients of the sum of the losses, in memory of their own, float32 or wider; 0 where no loss reaches.
+
+    Args:
+        losses: back-propagated one by one. parameters: leaf tensors.
+        rng: state of the generators before each loss, or None.
+    """
     sums: list[Optional[Tensor]] = [None] * len(parameters)
     for number, loss in enumerate(losses):
         if rng is not None:
@@ -278,7 +286,7 @@ def _unfused_attention() -> AbstractContextManager[Any]:
 
 
 def _check_choices(inner_rule: str, estimator: str, radius: float, preconditioner: Any) -> None:
-    for name, value, allowed in (("inner_rule", inner_rule, RULES), ("estimator", estimator, ESTIMATORS)):
+    for name, value, allowed in (("inner_rule", inner_rule, RULES), ("estimator", estimator, (*ESTIMATORS, "none"))):
         if value not in allowed:
             raise UsageError(f"Unknown {name}.", where=name, value=value, allowed=", ".join(allowed))
     if not 0 <= radius < math.inf:

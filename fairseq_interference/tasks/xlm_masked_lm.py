@@ -7,12 +7,12 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
 from fairseq_interference.criterions.xlm_masked_lm import log_languages, metric_names
-from fairseq_interference.data import sampling
+from fairseq_interference.data import heldout, sampling
 from fairseq_interference.data.batching import Batcher
 from fairseq_interference.data.blocks import MODES, Blocks
 from fairseq_interference.data.companions import check_companions, write_companions
@@ -23,7 +23,8 @@ from fairseq_interference.data.masking import Masking
 from fairseq_interference.data.multilingual import MultilingualDataset
 from fairseq_interference.data.token_file import TokenFile
 from fairseq_interference.errors import DataError, DictionaryError, UsageError
-from fairseq_interference.optim.presence import PresenceMixin
+from fairseq_interference.optim import meta_options
+from fairseq_interference.optim.meta_task import MetaMixin
 from fairseq_interference.stages import write_json
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ SAMPLING_FILE = "sampling.json"
 
 
 @dataclass
-class XlmMaskedLmConfig(FairseqDataclass):
+class XlmMaskedLmConfig(meta_options.MetaOptions):
     """Options of the task."""
 
     data: str = field(default=MISSING, metadata={"help": "data folder; DATA1:DATA2 are shards, one an epoch"})
@@ -79,12 +80,13 @@ class XlmMaskedLmConfig(FairseqDataclass):
             wrong.append(f"--tokens-per-sample {self.tokens_per_sample} (at least 3)")
         if self.dataset_impl not in (None, "mmap", "None"):
             wrong.append(f"--dataset-impl {self.dataset_impl} (this task reads mmap)")
+        wrong += meta_options.out_of_range(self)
         if wrong:
             raise UsageError("Options are out of range.", where="xlm_masked_lm", value="; ".join(wrong))
 
 
 @register_task("xlm_masked_lm", dataclass=XlmMaskedLmConfig)
-class XlmMaskedLmTask(PresenceMixin, FairseqTask):
+class XlmMaskedLmTask(MetaMixin, FairseqTask):
     """Masked language modelling over several languages.
 
     Attributes:
@@ -174,22 +176,37 @@ class XlmMaskedLmTask(PresenceMixin, FairseqTask):
                 value=",".join(missing),
                 next_step=None if training else "prepare a valid split, or give --disable-validation",
             )
+        if training:
+            blocks = self._without_heldout(blocks)
         if missing:
             logger.warning("no %s data in %s for: %s", split, shard, ",".join(missing))
-        self.datasets[split] = MultilingualDataset(
-            self.languages,
-            blocks,
-            self.masking(),
-            self.dictionary.bos(),
-            seed=self.cfg.seed,
-            temperature=self.cfg.temperature if training else None,
-            epoch=epoch,
-        )
+        self.datasets[split] = self._dataset(blocks, self.cfg.temperature if training else None, epoch)
         if training:
             self._report(blocks, epoch)
         else:
             self.validated = list(blocks)
             logger.info("%s: %s", split, ", ".join(f"{code} {len(part)} blocks" for code, part in blocks.items()))
+
+    def _dataset(self, blocks: dict[str, Blocks], temperature: Optional[float], epoch: int) -> MultilingualDataset:
+        bos, seed = self.dictionary.bos(), self.cfg.seed
+        return MultilingualDataset(
+            self.languages, blocks, self.masking(), bos, seed=seed, temperature=temperature, epoch=epoch
+        )
+
+    def _without_heldout(self, blocks: dict[str, Blocks]) -> dict[str, Blocks]:
+        """The blocks to train on; those held out go to the meta step."""
+        fraction = meta_options.heldout_fraction(self.cfg)
+        ids = {code: number for number, code in enumerate(self.languages)}
+        train, held = heldout.hold_out(blocks, fraction, self.cfg.seed, ids)
+        if held:
+            counts = ", ".join(f"{code} {len(part)} blocks" for code, part in held.items())
+            logger.info("held out for the meta step: %s", counts)
+        if meta_options.optimizer_of(self.cfg) == meta_options.OPTIMIZER:
+            if not held:
+                held = self._blocks("valid", 1)
+                logger.warning("the meta step sees the validation split, which selects checkpoints as well")
+            self.meta.validation = heldout.ValidationBatches(self._dataset(held, 1.0, 1), self.cfg.seed)
+        return train
 
     def _report(self, blocks: dict[str, Blocks], epoch: int) -> None:
         """Print the sampling table of this shard; the first time, record it and what travels with checkpoints."""

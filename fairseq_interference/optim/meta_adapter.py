@@ -1,0 +1,182 @@
+"""``--optimizer meta_adapter``: Adam for shared and for language-specific parameters, each with settings of its own.
+
+The bilevel step itself is the task's (``meta_step.py``), since it needs batches and the model. This optimizer moves
+what it is given a gradient for: theta at the scheduler's rate, phi at its own (Wang et al. 2020, Eq. 3).
+"""
+
+# No postponed annotations here: the host's parser needs the fields' real types.
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.optim import register_optimizer
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from omegaconf import II
+
+from fairseq_interference.appended_state import fit_named, language_of, name_of
+from fairseq_interference.errors import UsageError
+from fairseq_interference.optim.rates import Rate
+
+logger = logging.getLogger(__name__)
+SHARED, SPECIFIC = "shared", "lang_specific"
+
+
+@dataclass
+class MetaAdapterConfig(FairseqAdamConfig):
+    """The host's Adam for the shared parameters, and the same for the language-specific ones."""
+
+    meta_lr: str = field(
+        default="x1",
+        metadata={
+            "help": "rate of language-specific parameters: x0.5 is half of --lr, 0.001 itself; both follow the "
+            "scheduler"
+        },
+    )
+    meta_betas: Optional[str] = field(default=None, metadata={"help": "their betas (default: --adam-betas)"})
+    meta_eps: Optional[float] = field(default=None, metadata={"help": "their epsilon (default: --adam-eps)"})
+    meta_weight_decay: Optional[float] = field(
+        default=None, metadata={"help": "their decoupled weight decay (default: --weight-decay)"}
+    )
+    meta_clip_theta: float = field(
+        default=0.0, metadata={"help": "largest norm of the shared gradient; 0: any (instead of --clip-norm)"}
+    )
+    meta_clip_phi: float = field(
+        default=0.0, metadata={"help": "largest norm of the meta gradient of the languages present; 0: any"}
+    )
+    clip_norm: float = II("optimization.clip_norm")
+    fp16: bool = II("common.fp16")
+    fp16_no_flatten_grads: bool = II("common.fp16_no_flatten_grads")
+
+
+def check_config(cfg: Any) -> None:
+    """Raise :class:`UsageError` for settings out of range."""
+    wrong = [
+        f"--{name.replace('_', '-')} {getattr(cfg, name)}"
+        for name in ("meta_eps", "meta_weight_decay", "meta_clip_theta", "meta_clip_phi")
+        if (getattr(cfg, name) or 0) < 0
+    ]
+    if wrong:
+        raise UsageError("Options are out of range.", where="meta_adapter", value="; ".join(wrong), allowed=">= 0")
+    if cfg.clip_norm > 0:
+        raise UsageError(
+            "The host would scale both groups of gradients together, before the meta step.",
+            where="--clip-norm",
+            value=cfg.clip_norm,
+            next_step="leave it out; use --meta-clip-theta and --meta-clip-phi",
+        )
+    if cfg.fp16 and not cfg.fp16_no_flatten_grads:
+        raise UsageError(
+            "Flattened half precision melts all parameters into one.",
+            where="--fp16",
+            next_step="add --fp16-no-flatten-grads (or use --bf16 or --amp)",
+        )
+    if getattr(cfg, "fp16_adam_stats", False):
+        raise UsageError("The inner step reads Adam's moments in fp32.", where="--fp16-adam-stats")
+
+
+@register_optimizer("meta_adapter", dataclass=MetaAdapterConfig)
+class MetaAdapter(FairseqAdam):
+    """Adam in two groups, ``shared`` and ``lang_specific``, told apart by what the model wrote on each parameter.
+
+    State is saved by the names of parameters, so that languages can be appended.
+
+    Raises:
+        UsageError: settings out of range, or a model without language-specific parts.
+    """
+
+    def __init__(self, cfg: MetaAdapterConfig, params: Iterable[Any]) -> None:
+        check_config(cfg)
+        groups: dict[str, list[Any]] = {SHARED: [], SPECIFIC: []}
+        for parameter in params:
+            groups[SHARED if language_of(parameter) is None else SPECIFIC].append(parameter)
+        if not groups[SPECIFIC]:
+            raise UsageError(
+                "This model has no language-specific parameters: there is nothing to train by the meta step.",
+                where="--optimizer meta_adapter",
+                allowed="--arch xlm_meta_adpt, xlm_adpt, xlm_ffn, xlm_attn (half precision: --fp16-no-flatten-grads)",
+            )
+        super().__init__(cfg, [{"params": groups[name], "name": name} for name in groups])
+        peak = self.optimizer_config["lr"]
+        self._rate = Rate.parse(cfg.meta_lr, "--meta-lr")
+        self._factor = self._rate.factor(peak)
+        self._own = {"betas": self._betas(cfg), "eps": cfg.meta_eps, "weight_decay": cfg.meta_weight_decay}
+        self._own = {name: value for name, value in self._own.items() if value is not None}
+        self._apply({})
+
+    @staticmethod
+    def _betas(cfg: MetaAdapterConfig) -> Optional[tuple[float, float]]:
+        if cfg.meta_betas is None:
+            return None
+        try:
+            one, two = (float(part) for part in str(cfg.meta_betas).strip("()[] ").split(","))
+            if not (0 <= one < 1 and 0 <= two < 1):
+                raise ValueError
+        except ValueError:
+            raise UsageError(
+                "These are no betas.", where="--meta-betas", value=cfg.meta_betas, allowed="such as '(0.9, 0.98)'"
+            ) from None
+        return one, two
+
+    def _apply(self, settings: dict[str, Any]) -> None:
+        for group in self.param_groups:
+            group.update(settings)
+            if group["name"] == SPECIFIC:
+                group.update(self._own)
+        self.set_lr(self.get_lr())
+
+    def set_lr(self, lr: float) -> None:
+        """The scheduler's rate for the shared parameters; the others follow it."""
+        for group in self.param_groups:
+            group["lr"] = lr * (self._factor if group["name"] == SPECIFIC else 1.0)
+
+    def group(self, name: str) -> list[Any]:
+        """Parameters (masters in half precision) of a group."""
+        return next(group["params"] for group in self.param_groups if group["name"] == name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments by the names of parameters."""
+        names = {id(parameter): name_of(parameter, number) for number, parameter in enumerate(self.params)}
+        state = {names[id(parameter)]: dict(entry) for parameter, entry in self.optimizer.state.items()}
+        settings = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        return {"state": state, "param_groups": settings}
+
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None) -> None:
+        """Restore by name; parameters of appended languages begin anew.
+
+        Raises:
+            ResumeError: the state is of other parameters.
+        """
+        parameters = list(self.params)
+        named = fit_named(state_dict["state"], parameters)
+        for number, parameter in enumerate(parameters):
+            entry = named.get(name_of(parameter, number))
+            if entry is not None:
+                self.optimizer.state[parameter] = {
+                    key: value.to(device=parameter.device, copy=True) if torch.is_tensor(value) else value
+                    for key, value in entry.items()
+                }
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update(saved)
+        self._apply(dict(optimizer_overrides or {}))
+
+    def inverse_root(self, parameter: Any) -> torch.Tensor:
+        """Adam's diagonal preconditioner before this step: 1 / (sqrt(second moment) + eps), bias-corrected.
+
+        Elements beyond 100 times the tensor's median are cut there: of rare tokens' embeddings a few would otherwise
+        make up most of the perturbation. The median is that of at most 65,536 evenly spaced elements.
+        """
+        group = self.param_groups[0]
+        state = self.optimizer.state[parameter]
+        corrected = state["exp_avg_sq"].float() / (1 - group["betas"][1] ** int(state["step"]))
+        found: torch.Tensor = corrected.sqrt_().add_(group["eps"]).reciprocal_()
+        flat = found.view(-1)
+        found.clamp_(max=100 * float(flat[:: max(1, flat.numel() // 65_536)].median()))
+        return found
+
+    def steps(self) -> int:
+        """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""
+        taken = [self.optimizer.state.get(parameter, {}).get("step", 0) for parameter in self.group(SHARED)]
+        return int(min(taken, default=0))

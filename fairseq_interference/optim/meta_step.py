@@ -1,0 +1,378 @@
+"""The bilevel step of an update: micro-batches are kept as they run, and replayed where the host steps.
+
+When the host calls ``task.optimizer_step``, the gradients of the whole update (every micro-batch, every worker) have
+been summed: they are the inner step's. ``bilevel.py`` has the mathematics; here are its closures, the all-reduces, the
+precision and the order of the two optimizer steps. Wang, Lipton, Tsvetkov 2020, section 4 and appendix B.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from fairseq.logging import metrics
+from fairseq.optim import AMPOptimizer
+from torch import Tensor
+
+from fairseq_interference import compat
+from fairseq_interference.appended_state import language_of
+from fairseq_interference.data.heldout import ValidationBatches
+from fairseq_interference.errors import HostError, UsageError
+from fairseq_interference.optim import bilevel
+from fairseq_interference.optim.meta_adapter import MetaAdapter
+from fairseq_interference.optim.meta_options import check_estimator
+from fairseq_interference.optim.rates import Rate
+
+logger = logging.getLogger(__name__)
+WARM_UP = 10  # updates until Adam's second moments are fit to precondition with
+FIRST_ORDER = 1e-3  # ||cross|| / ||direct|| below which the meta step is practically first-order
+PATIENCE = 50  # meta steps in a row below it before that is said
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside a precision wrapper, or itself."""
+    return getattr(optimizer, "fp32_optimizer", optimizer)
+
+
+@dataclass
+class MicroBatch:
+    """A training micro-batch that has run: its sample, and the generators before its forward pass."""
+
+    sample: dict[str, Any]
+    rng: bilevel.RngState
+    sample_size: Tensor
+
+
+class Places:
+    """Where parameters and their gradients are, in the precision of the run.
+
+    Attributes:
+        theta, phi: parameters of the model (phi: of the languages present). masters: what the optimizer moves, by id.
+    """
+
+    def __init__(self, optimizer: Any, model: Any, present: Sequence[str]) -> None:
+        inner = inner_optimizer(optimizer)
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        moved = list(getattr(optimizer, "fp32_params", None) or trainable)
+        self.masters = {id(parameter): master for parameter, master in zip(trainable, moved)}
+        self.theta = [parameter for parameter in trainable if language_of(parameter) is None]
+        self.phi = [parameter for parameter in trainable if language_of(parameter) in set(present)]
+        self.low_precision = bool(getattr(optimizer, "fp32_params", None)) or isinstance(optimizer, AMPOptimizer)
+        assert isinstance(inner, MetaAdapter)
+
+    def gradients(self, parameters: Sequence[Any]) -> list[Tensor]:
+        """Final gradients, zeros where there is none."""
+        masters = [self.masters[id(parameter)] for parameter in parameters]
+        return [torch.zeros_like(master) if master.grad is None else master.grad for master in masters]
+
+    def set_gradients(self, parameters: Sequence[Any], values: Optional[Sequence[Tensor]]) -> None:
+        """Put gradients where the optimizer finds them; None takes them away."""
+        for number, parameter in enumerate(parameters):
+            master = self.masters[id(parameter)]
+            master.grad = None if values is None else values[number].to(master.dtype)
+
+
+class MetaStep:
+    """Keeps the micro-batches of an update, and takes the bilevel step at its end.
+
+    Args:
+        cfg: the task's options (:class:`MetaOptions`).
+        languages: codes; ids are positions.
+    """
+
+    def __init__(self, cfg: Any, languages: Sequence[str]) -> None:
+        self.cfg = cfg
+        self.codes = list(languages)
+        self.inner_lr = Rate.parse(cfg.meta_inner_lr, "--meta-inner-lr")
+        self.micro_batches: list[MicroBatch] = []
+        self.validation: Optional[ValidationBatches] = None
+        self.uncertain = False  # the host may have divided this worker's gradient by other tokens than were kept
+        self._first_order = 0
+        self._told = False
+
+    # -- while the micro-batches run ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Forget the micro-batches of before: a new update begins.
+
+        What is there now was given up (out of memory, overflow).
+        """
+        self.uncertain = bool(self.micro_batches)
+        self.micro_batches = []
+
+    def keep(self, sample: dict[str, Any], rng: bilevel.RngState, sample_size: Any, dummy: bool) -> None:
+        """Note a micro-batch that has run. After a dummy batch the host forgets the tokens of those before it."""
+        if dummy:
+            self.uncertain = True
+            return
+        self.micro_batches.append(MicroBatch(sample, rng, torch.as_tensor(sample_size).detach()))
+
+    # -- at the end of the update -------------------------------------------------------------------------------
+
+    def step(self, optimizer: Any, model: Any, criterion: Any, update: int, present: Sequence[str]) -> None:
+        """Move phi of the present languages by the meta gradient, and theta by the training gradient.
+
+        Args:
+            optimizer: the host's, perhaps a precision wrapper. model: perhaps wrapped for data parallelism.
+            present: codes with training tokens on any worker in this update.
+        """
+        unwrapped = getattr(model, "module", model)
+        places = Places(optimizer, unwrapped, present)
+        compat.unscale_grads(optimizer)
+        g = places.gradients(places.theta)
+        finite = all(bool(torch.isfinite(value).all()) for value in g)
+        batches, self.micro_batches = self.micro_batches, []
+        if not present or update % self.cfg.meta_every or not finite:
+            self._every_phi(places, unwrapped, None)
+            compat.optimizer_step(optimizer)
+            return
+        work = _Replay(self, optimizer, unwrapped, criterion, batches, update, present)
+        found = self._meta_gradient(work, places, inner_optimizer(optimizer), g)
+        if found is None:
+            self._every_phi(places, unwrapped, None)
+        else:
+            places.set_gradients(places.phi, found)
+            _clip(found, places, inner_optimizer(optimizer).cfg.meta_clip_phi, places.phi)
+        if str(self.cfg.meta_order) == "paper" and found is not None:
+            g = self._after_phi(optimizer, places, work, g)
+        _clip(g, places, inner_optimizer(optimizer).cfg.meta_clip_theta, places.theta)
+        compat.optimizer_step(optimizer)
+
+    def _every_phi(self, places: Places, model: Any, values: None) -> None:
+        places.set_gradients([p for p in model.parameters() if p.requires_grad and language_of(p) is not None], values)
+
+    def _after_phi(self, optimizer: Any, places: Places, work: _Replay, g: list[Tensor]) -> list[Tensor]:
+        """Order ``paper``: step phi alone, then take theta's gradient again at the new phi."""
+        places.set_gradients(places.theta, None)
+        inner_optimizer(optimizer).step()
+        if hasattr(optimizer, "_sync_fp32_params_to_fp16"):
+            optimizer._sync_fp32_params_to_fp16()
+        places.set_gradients(places.phi, None)
+        again = work.theta_gradient(places.theta)
+        if not all(bool(torch.isfinite(value).all()) for value in again):
+            again = g
+        places.set_gradients(places.theta, again)
+        return again
+
+    def _meta_gradient(
+        self, work: _Replay, places: Places, adam: MetaAdapter, g: list[Tensor]
+    ) -> Optional[list[Tensor]]:
+        """The meta gradient for phi of the languages present, logged; None where it is not finite."""
+        estimator, radius = check_estimator(self.cfg, places.low_precision)
+        rule = str(self.cfg.meta_inner_rule)
+        if rule == "adam" and adam.steps() < WARM_UP:
+            rule = "sgd_rms"
+        terms = str(self.cfg.meta_terms)
+        arguments: dict[str, Any] = {
+            "inner_lr": self.inner_lr.of(adam.get_lr()),
+            "inner_rule": rule,
+            "estimator": "none" if terms == "direct" else estimator,
+            "preconditioner": None,
+            "train_grads": None if work.uncertain else (g, places.gradients(places.phi)),
+            "rng": [batch.rng for batch in work.batches],
+            "reduce": work.reduce,
+        }
+        if rule == "adam":
+            arguments["preconditioner"] = [adam.inverse_root(places.masters[id(x)]) for x in places.theta]
+        losses = work.training_losses(), work.validation_losses()
+        gradient = partial(bilevel.meta_gradient, *losses, places.theta, places.phi, **arguments)
+        found = gradient(radius=radius)
+        self._log(found, work)
+        if self.cfg.meta_fd_check and work.update % self.cfg.meta_fd_check == 0 and found.epsilon:
+            self._check_difference(found, gradient(radius=radius / 2))
+        chosen: list[Tensor] = {"both": found.total, "direct": found.direct, "cross": found.cross}[terms]
+        if not all(bool(torch.isfinite(value).all()) for value in chosen):
+            logger.warning("update %d: the meta gradient is not finite; language-specific parts wait", work.update)
+            return None
+        return chosen
+
+    # -- what the user sees -------------------------------------------------------------------------------------
+
+    def _log(self, found: bilevel.MetaGradient, work: _Replay) -> None:
+        direct, cross = _norm(found.direct), _norm(found.cross)
+        ratio = cross / direct if direct > 0 else 0.0
+        for name, value in (("direct", direct), ("cross", cross), ("ratio", ratio), ("epsilon", found.epsilon)):
+            if math.isfinite(value):
+                metrics.log_scalar(f"meta_{name}", value, priority=1800, round=6)
+        for language, loss in work.validation_by_language().items():
+            metrics.log_scalar(f"meta_val_loss_{self.codes[language]}", loss / math.log(2), priority=1850, round=3)
+        self._first_order = self._first_order + 1 if ratio < FIRST_ORDER else 0
+        if self._first_order >= PATIENCE and not self._told and str(self.cfg.meta_terms) == "both":
+            self._told = True
+            logger.warning(
+                "the meta step is practically first-order: ||cross|| / ||direct|| has been under %g for %d meta steps "
+                "(now %.1e); raise --meta-inner-lr or use --meta-inner-rule adam",
+                FIRST_ORDER,
+                PATIENCE,
+                ratio,
+            )
+
+    def _check_difference(self, found: bilevel.MetaGradient, half: bilevel.MetaGradient) -> None:
+        gap = _norm([x - y for x, y in zip(found.cross, half.cross)]) / (_norm(half.cross) or 1.0)
+        metrics.log_scalar("meta_fd_gap", gap, priority=1810, round=6)
+
+
+class _Replay:
+    """The closures of one update, on this worker, and the sums over all of them."""
+
+    def __init__(
+        self,
+        owner: MetaStep,
+        optimizer: Any,
+        model: Any,
+        criterion: Any,
+        batches: list[MicroBatch],
+        update: int,
+        present: Sequence[str],
+    ) -> None:
+        self.owner, self.optimizer, self.model, self.criterion = owner, optimizer, model, criterion
+        self.batches, self.update = batches, update
+        self.present = [owner.codes.index(code) for code in sorted(present, key=owner.codes.index)]
+        self.amp = isinstance(optimizer, AMPOptimizer)
+        self.scale = _loss_scale(optimizer)
+        self.device = next(model.parameters()).device
+        sums = [sum(float(batch.sample_size) for batch in batches), sum(batch.sample["ntokens"] for batch in batches)]
+        sums = self._sum(torch.tensor([*sums, owner.uncertain], dtype=torch.float64, device=self.device)).tolist()
+        self.sample_size, self.tokens, self.uncertain = sums[0], sums[1], sums[2] > 0
+        self.losses: Optional[Tensor] = None
+
+    # -- over all workers ---------------------------------------------------------------------------------------
+
+    @property
+    def _group(self) -> Any:
+        return getattr(self.model, "process_group", None)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(values, group=self._group)
+        return values
+
+    def reduce(self, gradients: list[Tensor]) -> None:
+        """Take the loss scale out and sum over workers, in place."""
+        if self.scale != 1.0:
+            torch._foreach_mul_(gradients, 1.0 / self.scale)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            handles = [torch.distributed.all_reduce(x, group=self._group, async_op=True) for x in gradients]
+            for handle in handles:
+                handle.wait()
+
+    # -- losses -------------------------------------------------------------------------------------------------
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, enabled=self.amp)
+
+    def training_losses(self) -> list[bilevel.Closure]:
+        """The update's losses as the host weighs them: summed, over the predictions of all workers."""
+        return [partial(self._training_loss, batch.sample) for batch in self.batches]
+
+    def _training_loss(self, sample: dict[str, Any]) -> Tensor:
+        with self._autocast():
+            loss: Tensor = self.criterion(self.model, sample)[0]
+        scaled: Tensor = loss * (self.scale / (self.sample_size or 1.0))
+        return scaled
+
+    def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
+        """Gradient of the update's loss for theta where the parameters are now."""
+        found = bilevel.gradients(self.training_losses(), theta, [batch.rng for batch in self.batches])
+        self.reduce(found)
+        return found
+
+    def validation_losses(self) -> list[bilevel.Closure]:
+        """Mean loss of each validation language, 1/L each, whatever its number of tokens."""
+        samples, weights = self._validation_samples()
+        self.losses = torch.zeros(len(self.owner.codes), dtype=torch.float64, device=self.device)
+        return [partial(self._validation_loss, sample, weights) for sample in samples]
+
+    def _validation_samples(self) -> tuple[list[dict[str, Any]], Tensor]:
+        provider = self.owner.validation
+        assert provider is not None
+        wanted = {"all": provider.known, "same": self.present}.get(str(self.owner.cfg.meta_val_langs))
+        if wanted is None:
+            wanted = [number for number in provider.known if number not in self.present]
+        wanted = [number for number in wanted if number in provider.known]
+        if not wanted:
+            codes = ",".join(self.owner.codes[number] for number in self.present)
+            raise UsageError("There is no validation text for this update.", where="--meta-val-langs", value=codes)
+        rank, world = _rank_and_world(self._group)
+        rows = max((len(batch.sample["target"]) for batch in self.batches), default=8)
+        area = max((batch.sample["target"].numel() for batch in self.batches), default=4096)
+        tokens = max(1, int(self.tokens * self.owner.cfg.meta_val_batch_fraction))
+        samples = provider.batch(self.update, wanted, tokens, rank, world, rows, area)
+        samples = [_moved(sample, self.device) for sample in samples]
+        predictions = torch.zeros(len(self.owner.codes), device=self.device)
+        for sample in samples:
+            masked = sample["target"].ne(self.criterion.padding_idx).sum(1)
+            predictions.index_add_(0, sample["net_input"]["lang_id"], masked.to(predictions))
+        self._sum(predictions)
+        return samples, torch.where(predictions > 0, 1.0 / (predictions * len(wanted)), 0.0)
+
+    def _validation_loss(self, sample: dict[str, Any], weights: Tensor) -> Tensor:
+        with self._autocast():
+            losses, languages = self.criterion.losses(self.model, sample)
+        weighted = losses * weights[languages]
+        assert self.losses is not None
+        self.losses.index_add_(0, languages, weighted.detach().double())
+        scaled: Tensor = weighted.sum() * self.scale
+        return scaled
+
+    def validation_by_language(self) -> dict[int, float]:
+        """Language -> mean validation loss at theta', in nats."""
+        assert self.losses is not None
+        losses = self._sum(self.losses)
+        count = int((losses > 0).sum())
+        return {number: value * count for number, value in enumerate(losses.tolist()) if value > 0}
+
+
+def _loss_scale(optimizer: Any) -> float:
+    """The current loss scale: amp's, fp16's, else 1."""
+    if isinstance(optimizer, AMPOptimizer):
+        return float(optimizer.scaler.get_scale())
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.loss_scale)
+
+
+def _rank_and_world(group: Any) -> tuple[int, int]:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return 0, 1
+    return torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+
+
+def _moved(sample: Any, device: torch.device) -> Any:
+    if torch.is_tensor(sample):
+        return sample.to(device)
+    return {name: _moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    norms = [torch.linalg.vector_norm(x.float()) for x in tensors]
+    return float(torch.stack(norms).norm()) if norms else 0.0
+
+
+def _clip(gradients: Sequence[Tensor], places: Places, limit: float, parameters: Sequence[Any]) -> None:
+    """Scale the gradients of a group down to a norm."""
+    if not limit:
+        return
+    norm = _norm(gradients)
+    if norm > limit:
+        places.set_gradients(parameters, [x * (limit / (norm + 1e-6)) for x in gradients])
+
+
+def check_wrapper(optimizer: Any, model: Any) -> None:
+    """Refuse what the bilevel step cannot run in.
+
+    Raises:
+        HostError: sharded or averaged training, with the remedy.
+    """
+    names = (type(optimizer).__name__, type(model).__name__)
+    for name in names:
+        if any(part in name for part in ("FullyShardedDataParallel", "Sharded", "BMUF", "SlowMo", "OSS")):
+            raise HostError(
+                "The bilevel step needs every parameter and its gradient on every worker.",
+                where=name,
+                next_step="use --ddp-backend pytorch_ddp or legacy_ddp, and no sharding",
+            )
