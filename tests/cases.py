@@ -46,6 +46,7 @@ CASES = [
     *_pair("xlm_attn", routed=True),
     *_pair("xlm_adpt", routed=True),
     *_pair("xlm_share_adpt", routed=False),
+    *_pair("xlm_meta_adpt", routed=True),
 ]
 
 # The same archs with options that change the structure; rows for the matrix, not for the registry.

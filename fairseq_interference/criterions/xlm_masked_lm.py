@@ -42,7 +42,8 @@ class XlmMaskedLmCriterion(FairseqCriterion):
         target = sample["target"]  # B x T
         masked = target.ne(self.padding_idx)
         logits = model(**sample["net_input"], masked_tokens=masked)[0]
-        losses = F.cross_entropy(logits.view(-1, logits.size(-1)).float(), target[masked], reduction="none")
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        losses = F.cross_entropy(logits.view(-1, logits.size(-1)).to(wide), target[masked], reduction="none")
         return losses, sample["net_input"]["lang_id"][:, None].expand_as(masked)[masked]
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Tensor, dict[str, Any]]:

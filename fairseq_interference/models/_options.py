@@ -25,6 +25,11 @@ def fill_gaps(args: Namespace, **preset: Any) -> None:
             setattr(args, name, value)
 
 
+def pretrains(args: Namespace) -> bool:
+    """Whether this is pre-training from scratch."""
+    return getattr(args, "task", None) == "xlm_masked_lm" and not getattr(args, "finetune_from_model", None)
+
+
 @dataclass
 class ModelOptions(FairseqDataclass):
     """Options of every arch of ours, beside the host's roberta options."""
@@ -92,8 +97,15 @@ class ComponentOptions(ModelOptions):
     def skipped_layers(self) -> list[int]:
         return [int(part) for part in str(self.adapter_skip_layers or "").split(",") if part.strip()]
 
+    meta_adapters: bool = field(
+        default=False, metadata={"help": "adapters of the bilevel step: pre-training needs --optimizer meta_adapter"}
+    )
+
     def errors(self, args: Namespace) -> list[str]:
         found = super().errors(args)
+        if self.meta_adapters and pretrains(args) and getattr(args, "optimizer", None) not in (None, "meta_adapter"):
+            what = "pre-training with this arch needs meta_adapter (xlm_adpt is the same network, trained ordinarily)"
+            found.append(f"--optimizer {args.optimizer}: {what}")
         unknown = [part for part in self.parts if part not in PARTS]
         if unknown or not self.parts:
             found.append(f"--lang-parts {self.lang_parts}: allowed are {', '.join(PARTS)}")
@@ -121,6 +133,9 @@ class ComponentOptions(ModelOptions):
 
     def validate(self, args: Namespace) -> None:
         super().validate(args)
+        kinks = "relu" in (self.adapter_activation, getattr(args, "activation_fn", None))
+        if kinks and getattr(args, "optimizer", None) == "meta_adapter":
+            logger.warning("ReLU breaks the meta step's finite difference: use gelu, or --meta-estimator exact")
         if "adapter" in self.parts:
             return
         for name, option in self.__dataclass_fields__.items():

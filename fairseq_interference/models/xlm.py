@@ -18,7 +18,7 @@ from fairseq_interference.languages import LanguageList
 from fairseq_interference.models import _state as state_dicts
 from fairseq_interference.models._components import language_parameters
 from fairseq_interference.models._encoder import Encoder, LanguageEncoder
-from fairseq_interference.models._options import ModelOptions, fill_gaps
+from fairseq_interference.models._options import ModelOptions, fill_gaps, pretrains
 from fairseq_interference.modules.heads import TokenHead
 from fairseq_interference.modules.language_parameters import LanguageEmbeddings
 
@@ -169,8 +169,7 @@ class XLMModel(RobertaModel):
 
 def check_number_of_languages(options: ModelOptions, args: Namespace, languages: LanguageList) -> None:
     """Refuse to pre-train from scratch on one language jointly, or on two with a monolingual arch."""
-    from_scratch = getattr(args, "task", None) == "xlm_masked_lm" and not getattr(args, "finetune_from_model", None)
-    if not from_scratch:
+    if not pretrains(args):
         return
     if options.monolingual and len(languages) != 1:
         raise LanguageError(

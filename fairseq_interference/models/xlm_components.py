@@ -1,4 +1,4 @@
-"""Language-specific sub-layers: ``xlm_ffn``, ``xlm_attn``, ``xlm_adpt``, ``xlm_share_adpt``.
+"""Language-specific sub-layers: ``xlm_ffn``, ``xlm_attn``, ``xlm_adpt``, ``xlm_share_adpt``, ``xlm_meta_adpt``.
 
 Wang et al. 2020, section 5. Cards: models/README.md.
 """
@@ -62,6 +62,12 @@ def xlm_adpt(args: Namespace) -> None:
     _preset(args, lang_parts="adapter")
 
 
+@register_model_architecture("xlm_components", "xlm_meta_adpt")
+def xlm_meta_adpt(args: Namespace) -> None:
+    fill_gaps(args, meta_adapters=True)
+    xlm_adpt(args)
+
+
 @register_model_architecture("xlm_components", "xlm_share_adpt")
 def xlm_share_adpt(args: Namespace) -> None:
     _preset(args, lang_parts="adapter", adapter_sharing="all")
@@ -89,3 +95,9 @@ def xlm_adpt_tiny(args: Namespace) -> None:
 def xlm_share_adpt_tiny(args: Namespace) -> None:
     fill_gaps(args, adapter_dim=16, **TINY)
     xlm_share_adpt(args)
+
+
+@register_model_architecture("xlm_components", "xlm_meta_adpt_tiny")
+def xlm_meta_adpt_tiny(args: Namespace) -> None:
+    fill_gaps(args, meta_adapters=True)
+    xlm_adpt_tiny(args)

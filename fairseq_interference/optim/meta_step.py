@@ -238,7 +238,9 @@ class _Replay:
         self.device = next(model.parameters()).device
         sums = [sum(float(batch.sample_size) for batch in batches), sum(batch.sample["ntokens"] for batch in batches)]
         sums = self._sum(torch.tensor([*sums, owner.uncertain], dtype=torch.float64, device=self.device)).tolist()
-        self.sample_size, self.tokens, self.uncertain = sums[0], sums[1], sums[2] > 0
+        self.sample_size, self.tokens, self.uncertain = sums[0] or 1.0, sums[1], sums[2] > 0
+        # the host back-propagates sums and multiplies afterwards, in fp32: otherwise the replay differs by rounding
+        self.factor = float(torch.tensor(1.0) / torch.tensor(self.sample_size)) / self.scale
         self.losses: Optional[Tensor] = None
 
     # -- over all workers ---------------------------------------------------------------------------------------
@@ -253,9 +255,8 @@ class _Replay:
         return values
 
     def reduce(self, gradients: list[Tensor]) -> None:
-        """Take the loss scale out and sum over workers, in place."""
-        if self.scale != 1.0:
-            torch._foreach_mul_(gradients, 1.0 / self.scale)
+        """Bring the gradients of the closures' sums to their size and add up those of all workers, in place."""
+        torch._foreach_mul_(gradients, self.factor)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             handles = [torch.distributed.all_reduce(x, group=self._group, async_op=True) for x in gradients]
             for handle in handles:
@@ -267,14 +268,13 @@ class _Replay:
         return torch.autocast(self.device.type, enabled=self.amp)
 
     def training_losses(self) -> list[bilevel.Closure]:
-        """The update's losses as the host weighs them: summed, over the predictions of all workers."""
+        """The update's losses as the host back-propagates them: sums over predictions, times the loss scale."""
         return [partial(self._training_loss, batch.sample) for batch in self.batches]
 
     def _training_loss(self, sample: dict[str, Any]) -> Tensor:
         with self._autocast():
             loss: Tensor = self.criterion(self.model, sample)[0]
-        scaled: Tensor = loss * (self.scale / (self.sample_size or 1.0))
-        return scaled
+        return loss * self.scale
 
     def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
         """Gradient of the update's loss for theta where the parameters are now."""
@@ -317,7 +317,7 @@ class _Replay:
         weighted = losses * weights[languages]
         assert self.losses is not None
         self.losses.index_add_(0, languages, weighted.detach().double())
-        scaled: Tensor = weighted.sum() * self.scale
+        scaled: Tensor = weighted.sum() * (self.scale * self.sample_size)  # what `reduce` takes out again
         return scaled
 
     def validation_by_language(self) -> dict[int, float]:

@@ -1,0 +1,510 @@
+"""The bilevel step inside the host's update: against closures of its own, in every place where training runs."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from pretrain_world import build, data_folder, read_checkpoint, train_here
+from torch import Tensor
+
+from fairseq_interference.appended_state import language_of, name_of
+from fairseq_interference.errors import HostError, UsageError
+from fairseq_interference.optim import bilevel, meta_step
+
+pytestmark = [
+    pytest.mark.usefixtures("plugin"),
+    # the host asks for CUDA's autocast by its old name
+    pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning"),
+]
+META = ("--langs", "aa,bb,cc", "--optimizer", "meta_adapter", "--meta-heldout-fraction", "0.2")
+STILL = ("--dropout", 0, "--attention-dropout", 0, "--activation-dropout", 0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data_folder(tmp_path_factory.mktemp("data"), {"aa": 160, "bb": 120, "cc": 80})
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[dict[str, Any], bilevel.MetaGradient]]]:
+    """Arguments and results of every meta gradient that is taken."""
+    found: list[tuple[dict[str, Any], bilevel.MetaGradient]] = []
+    original = bilevel.meta_gradient
+
+    def spy(*args: Any, **kwargs: Any) -> bilevel.MetaGradient:
+        result = original(*args, **kwargs)
+        names = ("train_loss", "val_loss", "theta", "phi")
+        found.append(({**dict(zip(names, args)), **kwargs}, result))
+        return result
+
+    monkeypatch.setattr(bilevel, "meta_gradient", spy)
+    yield found
+
+
+def setup(data: Path, folder: Path, *flags: object, arch: str = "xlm_adpt_tiny", double: bool = False) -> Any:
+    task, trainer = build(data, folder, *META, *flags, arch=arch)
+    if double:
+        trainer.get_model().double()
+    task.load_dataset("train")
+    return task, trainer
+
+
+def shaken(trainer: Any, seed: int = 3, size: float = 0.2) -> None:
+    """Move the adapters away from identity, or their down projections have no gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in trainer.get_model().parameters():
+        noise = torch.randn(parameter.shape, generator=generator) * size * (0.1 if parameter.dim() > 1 else 0.01)
+        parameter.data.add_(noise.to(parameter))
+
+
+def sample(task: Any, rows: list[int]) -> dict[str, Any]:
+    dataset = task.dataset("train")
+    batch: dict[str, Any] = dataset.collater([dataset[row] for row in rows])
+    return batch
+
+
+def update(task: Any, trainer: Any, *batches: dict[str, Any]) -> None:
+    """The host's update without its clipping, which cannot take float64."""
+    trainer._set_seed()
+    trainer.model.train()
+    trainer.zero_grad()
+    size = sum(task.train_step(b, trainer.model, trainer.criterion, trainer.optimizer, 0)[1] for b in batches)
+    trainer.optimizer.multiply_grads(1.0 / size)
+    task.optimizer_step(trainer.optimizer, trainer.model, 0)
+
+
+def spread(task: Any, count: int) -> list[int]:
+    """Rows of all languages."""
+    return [int(row) for row in np.linspace(0, len(task.dataset("train")) - 1, count)]
+
+
+# ---------------------------------------------------------------- the mathematics, in place
+
+
+def oracle(task: Any, trainer: Any, batch: dict[str, Any], update: int) -> tuple[Any, Any]:
+    """Training and validation loss of an update, written down from Eq. 2 by themselves."""
+    model = trainer.get_model()
+    pad = task.dictionary.pad()
+
+    def by_language(some: dict[str, Any]) -> dict[int, list[Tensor]]:
+        found: dict[int, list[Tensor]] = {}
+        for row in range(len(some["target"])):
+            inputs = {name: value[row : row + 1] for name, value in some["net_input"].items()}
+            target = some["target"][row]
+            logits = model(**inputs)[0][0]
+            wanted = target != pad
+            losses = F.cross_entropy(logits[wanted], target[wanted], reduction="none")
+            found.setdefault(int(inputs["lang_id"]), []).append(losses)
+        return found
+
+    def train() -> Tensor:
+        losses = torch.cat([part for parts in by_language(batch).values() for part in parts])
+        return losses.sum() / len(losses)
+
+    tokens = batch["ntokens"]
+    held = task.meta.validation.batch(update, range(3), tokens, 0, 1, 10_000, 10**9)
+
+    def val() -> Tensor:
+        merged: dict[int, list[Tensor]] = {}
+        for some in held:
+            for language, parts in by_language(some).items():
+                merged.setdefault(language, []).extend(parts)
+        assert len(merged) == 3
+        return sum((torch.cat(parts).mean() for parts in merged.values()), torch.zeros(())) / 3
+
+    return train, val
+
+
+@pytest.mark.parametrize("estimator", ["exact", "central", "one_sided"])
+def test_meta_gradient_is_that_of_the_equations(data: Path, tmp_path: Path, caught: Any, estimator: str) -> None:
+    """Eq. 2 to 4 with the task's weights, from closures that share nothing with the step's own."""
+    radius = {"central": "1e-4", "one_sided": "2e-4", "exact": "2e-4"}[estimator]
+    flags = (*STILL, "--meta-estimator", estimator, "--meta-inner-rule", "sgd", "--meta-inner-lr", "0.05")
+    flags = (*flags, "--meta-radius", radius)
+    task, trainer = setup(data, tmp_path, *flags, double=True)
+    shaken(trainer)
+    batch = sample(task, spread(task, 8))
+    before = copy.deepcopy(trainer.get_model().state_dict())
+    update(task, trainer, batch)
+    (arguments, found), after = caught[0], copy.deepcopy(trainer.get_model().state_dict())
+    trainer.get_model().load_state_dict(before)
+    losses = oracle(task, trainer, batch, 0)
+    right = bilevel.meta_gradient(*losses, arguments["theta"], arguments["phi"], inner_lr=0.05, estimator="exact")
+    cross = distance(found.cross, right.cross)
+    assert distance(found.direct, right.direct) < 1e-6
+    assert cross < {"exact": 1e-6, "central": 1e-4, "one_sided": 3e-2}[estimator]
+    assert meta_step._norm(right.cross) > 1e-3 * meta_step._norm(right.direct)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def distance(found: list[Tensor], right: list[Tensor]) -> float:
+    gap = meta_step._norm([x.double() - y.double() for x, y in zip(found, right)])
+    return gap / meta_step._norm(right)
+
+
+@pytest.mark.parametrize("order", ["simultaneous", "paper"])
+def test_order_of_the_two_steps(data: Path, tmp_path: Path, caught: Any, order: str) -> None:
+    """``paper``: theta's gradient is taken at the new phi; ``simultaneous``: at the old one."""
+    task, trainer = setup(data, tmp_path, *STILL, "--meta-order", order, "--lr", "0.01", double=True)
+    shaken(trainer)
+    batch = sample(task, spread(task, 8))
+    model, optimizer = trainer.get_model(), trainer.optimizer
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    update(task, trainer, batch)
+    beta = optimizer.param_groups[0]["betas"][0]
+    moved = {name: value.detach().clone() for name, value in model.named_parameters()}
+    meta = {id(p): value for p, value in zip(caught[0][0]["phi"], caught[0][1].total)}
+    theta = {n: p for n, p in model.named_parameters() if language_of(p) is None}
+    for name, parameter in model.named_parameters():
+        old = name in theta or order == "simultaneous"
+        parameter.data.copy_(before[name] if old else moved[name])
+    losses = oracle(task, trainer, batch, 0)
+    right = torch.autograd.grad(losses[0](), list(theta.values()), allow_unused=True)
+    for parameter, gradient in zip(theta.values(), right):
+        taken = optimizer.optimizer.state[parameter]["exp_avg"] / (1 - beta)
+        gradient = torch.zeros_like(taken) if gradient is None else gradient
+        assert torch.linalg.vector_norm(taken - gradient) <= 1e-6 * torch.linalg.vector_norm(gradient) + 1e-12
+    for parameter in model.parameters():
+        if id(parameter) in meta:
+            taken = optimizer.optimizer.state[parameter]["exp_avg"] / (1 - beta)
+            assert torch.allclose(taken, meta[id(parameter)], rtol=1e-9, atol=1e-14)
+
+
+PASSES = [
+    ("simultaneous", "one_sided", 3),
+    ("simultaneous", "central", 4),
+    ("paper", "one_sided", 4),
+    ("paper", "central", 5),
+]
+
+
+@pytest.mark.parametrize(("order", "estimator", "passes"), PASSES)
+@pytest.mark.parametrize("count", [2, 8])
+def test_passes_do_not_depend_on_the_number_of_languages(
+    tmp_path: Path, order: str, estimator: str, passes: int, count: int
+) -> None:
+    """methods.md 1.5, S1 and S5 included."""
+    codes = [f"l{letter}" for letter in "abcdefgh"[:count]]
+    root = data_folder(tmp_path / "data", dict.fromkeys(codes, 40))
+    flags = ("--langs", ",".join(codes), "--meta-order", order, "--meta-estimator", estimator)
+    task, trainer = setup(root, tmp_path, *flags)
+    calls: list[int] = []
+    trainer.get_model().encoder.register_forward_hook(lambda *_: calls.append(1))
+    batch = sample(task, spread(task, 2 * count))
+    assert len(set(batch["net_input"]["lang_id"].tolist())) == count
+    rows = len(batch["target"])
+    task.meta.validation.batch = partial(_one_micro_batch, task.meta.validation.batch)
+    trainer.train_step([batch])
+    assert len(calls) == passes and rows == 2 * count
+
+
+def _one_micro_batch(batch: Any, update: int, langs: Any, tokens: int, worker: int, workers: int, *_: int) -> Any:
+    return batch(update, langs, tokens, worker, workers, 10_000, 10**9)
+
+
+@pytest.mark.parametrize("flags", [(), ("--checkpoint-activations",)])
+def test_a_replay_at_zero_radius_gives_the_same_bits(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """Dropout 0.1, two micro-batches, padding, several languages: h(theta) again is the host's gradient."""
+    cross: list[Tensor] = []
+    original = bilevel.meta_gradient
+
+    def at_zero(*args: Any, **kwargs: Any) -> bilevel.MetaGradient:
+        cross.extend(original(*args, **{**kwargs, "radius": 0.0}).cross)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(bilevel, "meta_gradient", at_zero)
+    task, trainer = setup(data, tmp_path, "--dropout", 0.1, "--attention-dropout", 0.1, *flags)
+    shaken(trainer)
+    rows = spread(task, 9)
+    trainer.train_step([sample(task, rows[::2]), sample(task, rows[1::2])])
+    assert cross and all(bool((value == 0).all()) for value in cross)
+
+
+def test_another_dropout_mask_is_noticed(data: Path, tmp_path: Path, caught: Any, monkeypatch: Any) -> None:
+    """Without the replay the difference is noise over epsilon."""
+    ratios = []
+    for replayed in (True, False):
+        task, trainer = setup(data, tmp_path / str(replayed), "--dropout", 0.1, "--meta-inner-lr", "0.05")
+        shaken(trainer)
+        if not replayed:
+            monkeypatch.setattr(bilevel, "set_rng_state", lambda state: None)
+        trainer.train_step([sample(task, spread(task, 8))])
+        ratios.append(meta_step._norm(caught[-1][1].cross))
+    assert ratios[1] > 20 * ratios[0]
+
+
+# ---------------------------------------------------------------- wherever training runs
+
+
+def test_one_batch_or_two_micro_batches(data: Path, tmp_path: Path, caught: Any) -> None:
+    """Batch 8, and 4 with --update-freq 2: the same meta gradient."""
+    for number in (1, 2):
+        task, trainer = setup(data, tmp_path / str(number), *STILL, double=True)
+        shaken(trainer)
+        rows = spread(task, 8)
+        update(task, trainer, *(sample(task, rows[part::number]) for part in range(number)))
+    assert distance(caught[1][1].total, caught[0][1].total) < 1e-5
+    assert meta_step._norm(caught[0][1].cross) > 0
+
+
+def test_absent_languages_and_the_other_updates_stand_still(data: Path, tmp_path: Path) -> None:
+    task, trainer = setup(data, tmp_path, "--meta-every", 2)
+    shaken(trainer)
+    dataset = task.dataset("train")
+    of = {language: [int(row) for row in np.flatnonzero(dataset.language == language)] for language in range(3)}
+
+    def moved(rows: list[int]) -> set[Any]:
+        before = {name: value.detach().clone() for name, value in trainer.get_model().named_parameters()}
+        trainer.train_step([sample(task, rows)])
+        return {language_of(p) for n, p in trainer.get_model().named_parameters() if not torch.equal(p, before[n])}
+
+    assert moved([*of[0][:3], *of[2][:3]]) == {None, "aa", "cc"}
+    assert moved(of[0][:4]) == {None}  # update 1 of --meta-every 2
+    assert moved(of[1][:4]) == {None, "bb"}
+
+
+def test_an_update_that_was_given_up_does_not_spoil_the_next(data: Path, tmp_path: Path, caught: Any) -> None:
+    """Overflow or out of memory: the micro-batches of before are forgotten, and h(theta) is taken anew."""
+    task, trainer = setup(data, tmp_path / "a", *STILL)
+    other, straight = setup(data, tmp_path / "b", *STILL)
+    shaken(trainer)
+    shaken(straight)
+    rows = spread(task, 8)
+    trainer.zero_grad()
+    trainer.model.train()
+    task.train_step(sample(task, rows[::2]), trainer.model, trainer.criterion, trainer.optimizer, 0)
+    trainer.train_step([sample(task, rows)])
+    straight.train_step([sample(other, rows)])
+    assert caught[0][0]["train_grads"] is None and caught[1][0]["train_grads"] is not None
+    assert distance(caught[0][1].total, caught[1][1].total) < 1e-4
+
+
+def test_out_of_memory_in_one_of_two_micro_batches(data: Path, tmp_path: Path, caught: Any) -> None:
+    task, trainer = setup(data, tmp_path, *STILL)
+    shaken(trainer)
+    rows = spread(task, 8)
+    forward, calls = trainer.criterion.forward, []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("CUDA out of memory (made up)")
+        return forward(*args, **kwargs)
+
+    trainer.criterion.forward = failing
+    assert trainer.train_step([sample(task, rows[::2]), sample(task, rows[1::2])]) is None
+    trainer.criterion.forward = forward
+    trainer.train_step([sample(task, rows)])
+    assert len(caught) == 1 and len(caught[0][0]["train_loss"]) == 1
+    assert all(math.isfinite(meta_step._norm([x])) for x in caught[0][1].total)
+
+
+def test_a_dummy_batch_is_left_out(data: Path, tmp_path: Path, caught: Any) -> None:
+    task, trainer = setup(data, tmp_path, *STILL)
+    shaken(trainer)
+    rows = spread(task, 8)
+    trainer.reset_dummy_batch(sample(task, rows))
+    trainer.train_step([{}, sample(task, rows[::2])])
+    assert len(caught[0][0]["train_loss"]) == 1
+
+
+def test_bf16_takes_the_gradient_of_fp32(data: Path, tmp_path: Path, caught: Any) -> None:
+    """The masters' gradient is unscaled before it is read; the difference is central, with the larger radius."""
+    for flag in ((), ("--bf16",)):
+        task, trainer = setup(data, tmp_path / str(len(flag)), *STILL, "--meta-estimator", "central", *flag)
+        shaken(trainer)
+        trainer.optimizer.__dict__.get("fp32_params") and _copy_to_masters(trainer.optimizer)
+        trainer.train_step([sample(task, spread(task, 8))])
+    (full, _), (half, found) = caught
+    assert full["radius"] == 2e-4 and half["radius"] == 1e-2
+    assert distance(half["train_grads"][0], full["train_grads"][0]) < 0.05
+    assert distance(found.direct, caught[0][1].direct) < 0.1
+    masters = trainer.optimizer.fp32_params
+    assert all(torch.equal(p.data, m.data.bfloat16()) for p, m in zip(trainer.optimizer.fp16_params, masters))
+
+
+def _copy_to_masters(optimizer: Any) -> None:
+    for parameter, master in zip(optimizer.fp16_params, optimizer.fp32_params):
+        master.data.copy_(parameter.data)
+
+
+def test_resuming_gives_the_bits_of_the_straight_run(data: Path, tmp_path: Path) -> None:
+    """Also mid-epoch, with two micro-batches an update, past the change from sgd_rms to adam."""
+    flags = (*META, "--update-freq", 2, "--save-interval-updates", 7, "--keep-interval-updates", 9, "--dropout", 0.1)
+    flags = (*flags, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 4, "--max-epoch", 9)
+    train_here(data, tmp_path / "straight", *flags, "--max-update", 14)
+    train_here(data, tmp_path / "halves", *flags, "--max-update", 7)
+    train_here(data, tmp_path / "halves", *flags, "--max-update", 14)
+    one, two = (read_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "halves"))
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
+    states = one["last_optimizer_state"]["state"], two["last_optimizer_state"]["state"]
+    assert states[0].keys() == states[1].keys() and any(".bb." in name for name in states[0])
+    for name, entry in states[0].items():
+        assert all(torch.equal(torch.as_tensor(entry[k]), torch.as_tensor(states[1][name][k])) for k in entry)
+
+
+# ---------------------------------------------------------------- text
+
+
+def test_held_out_blocks_are_trained_on_by_no_arm(data: Path, tmp_path: Path) -> None:
+    task, _ = setup(data, tmp_path / "meta")
+    other, _ = build(data, tmp_path / "adam", *META[:2], "--meta-heldout-fraction", "0.2")
+    other.load_dataset("train")
+    whole, _ = build(data, tmp_path / "whole", *META[:2])
+    whole.load_dataset("train")
+
+    def starts(dataset: Any) -> list[set[int]]:
+        return [set(part._starts.tolist()) for part in dataset.blocks]
+
+    held, trained = starts(task.meta.validation.dataset), starts(task.dataset("train"))
+    for mine, kept, there, every in zip(held, trained, starts(other.dataset("train")), starts(whole.dataset("train"))):
+        assert kept == there and not mine & kept and mine | kept == every
+        assert len(mine) == round(0.2 * len(every))
+
+
+def test_validation_batches_depend_on_the_update_alone(data: Path, tmp_path: Path) -> None:
+    task, _ = setup(data, tmp_path)
+    provider = task.meta.validation
+
+    def tokens(batches: Any) -> list[tuple[int, ...]]:
+        return sorted(tuple(row.tolist()) for some in batches for row in (some["target"] * 0 + some["id"][:, None]))
+
+    def blocks(update: int, workers: int) -> list[tuple[int, int]]:
+        some = [b for w in range(workers) for b in provider.batch(update, range(3), 200, w, workers, 4, 96)]
+        return sorted(
+            (int(lang), int(number)) for b in some for lang, number in zip(b["net_input"]["lang_id"], b["id"])
+        )
+
+    assert blocks(5, 1) == blocks(5, 2) == blocks(5, 3) != blocks(6, 1)
+    for batch in provider.batch(5, range(3), 200, 0, 1, 4, 96):
+        assert len(batch["target"]) <= 4 and (batch["target"].numel() <= 96 or len(batch["target"]) == 1)
+
+
+@pytest.mark.parametrize(("langs", "seen"), [("others", {1, 2}), ("same", {0}), ("all", {0, 1, 2})])
+def test_languages_of_the_validation_loss(data: Path, tmp_path: Path, langs: str, seen: set[int]) -> None:
+    task, trainer = setup(data, tmp_path, "--batch-composition", "single", "--meta-val-langs", langs)
+    rows = [int(row) for row in np.flatnonzero(task.dataset("train").language == 0)][:4]
+    found: list[set[int]] = []
+    original = task.meta._log
+    task.meta._log = lambda result, work: (found.append(set(work.validation_by_language())), original(result, work))
+    trainer.train_step([sample(task, rows)])
+    assert found == [seen]
+
+
+# ---------------------------------------------------------------- what is said
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--clip-norm", 1), "--meta-clip-theta"),
+        (("--meta-lr", "fast"), "--meta-lr"),
+        (("--meta-betas", "1"), "--meta-betas"),
+        (("--meta-clip-phi", "-1"), "--meta-clip-phi -1"),
+        (("--meta-every", 0), "--meta-every 0"),
+        (("--meta-radius", 1), "--meta-radius 1"),
+        (("--meta-val-langs", "others"), "--batch-composition single"),
+        (("--meta-heldout-fraction", 0), "needs some"),
+        (("--optimizer", "adam", "--meta-order", "paper"), "--meta-order (needs --optimizer meta_adapter)"),
+        (("--bf16", "--meta-estimator", "one_sided"), "--meta-estimator"),
+    ],
+)
+def test_what_cannot_run_is_refused(data: Path, tmp_path: Path, flags: tuple[object, ...], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        train_here(data, tmp_path, *META, *flags, "--max-update", 1)
+    assert message in str(caught.value)
+
+
+def test_archs_and_optimizers_that_do_not_belong_together(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no language-specific"):
+        train_here(data, tmp_path, *META, "--max-update", 1, arch="xlm_joint_tiny")
+    with pytest.raises(UsageError, match="--optimizer adam"):
+        train_here(data, tmp_path, "--langs", "aa,bb,cc", "--max-update", 1, arch="xlm_meta_adpt_tiny")
+    for arch in ("xlm_meta_adpt_tiny", "xlm_ffn_tiny", "xlm_attn_tiny"):
+        train_here(data, tmp_path / arch, *META, "--max-update", 2, arch=arch)
+        assert (tmp_path / arch / "checkpoint_last.pt").is_file()
+
+
+def test_sharded_wrappers_are_refused() -> None:
+    class FullyShardedDataParallel:
+        pass
+
+    with pytest.raises(HostError, match="every parameter"):
+        meta_step.check_wrapper(object(), FullyShardedDataParallel())
+
+
+def test_a_practically_first_order_step_is_pointed_out(
+    data: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(meta_step, "PATIENCE", 3)
+    flags = (*META, "--meta-inner-rule", "sgd", "--meta-inner-lr", "1e-7", "--max-update", 5, "--max-epoch", 9)
+    train_here(data, tmp_path, *flags)
+    assert caplog.text.count("practically first-order") == 1
+
+
+# ---------------------------------------------------------------- the optimizer
+
+
+def test_groups_follow_the_scheduler_and_survive_resuming(data: Path, tmp_path: Path) -> None:
+    flags = (*META, "--lr", 0.01, "--meta-weight-decay", 0.3, "--meta-betas", "(0.8,0.9)", "--meta-eps", 1e-5)
+    for rate, expected in (("x0.5", 0.005), ("0.002", 0.002)):
+        folder = tmp_path / rate
+        train_here(data, folder, *flags, "--meta-lr", rate, "--max-update", 3)
+        _, trainer = build(data, folder, *flags, "--meta-lr", rate)
+        trainer.load_checkpoint(str(folder / "checkpoint_last.pt"))
+        shared, specific = trainer.optimizer.param_groups
+        assert math.isclose(specific["lr"], expected) and shared["lr"] == 0.01
+        trainer.optimizer.set_lr(0.02)
+        assert math.isclose(specific["lr"], 2 * expected) and shared["lr"] == trainer.optimizer.get_lr() == 0.02
+        assert (specific["betas"], specific["eps"], specific["weight_decay"]) == ((0.8, 0.9), 1e-5, 0.3)
+        assert shared["weight_decay"] == 0.1
+    assert read_checkpoint(folder / "checkpoint_last.pt")["cfg"]["optimizer"]["meta_lr"] == "0.002"
+
+
+def test_languages_can_be_appended(data: Path, tmp_path: Path) -> None:
+    train_here(data, tmp_path, "--langs", "aa,bb", *META[2:], "--max-update", 3)
+    _, trainer = build(data, tmp_path, *META)
+    trainer.load_checkpoint(str(tmp_path / "checkpoint_last.pt"))
+    state = trainer.optimizer.optimizer.state
+    names = {name_of(p, 0): p for p in trainer.get_model().parameters()}
+    with_state = {language_of(p) for p in names.values() if p in state}
+    assert with_state == {None, "aa", "bb"}
+
+
+@pytest.mark.parametrize(("theta", "phi"), [(1e-3, 0.0), (0.0, 1e-4)])
+def test_each_group_is_clipped_alone(data: Path, tmp_path: Path, theta: float, phi: float) -> None:
+    """By the norm of what the optimizer got: its first moment after one step."""
+    task, trainer = setup(data, tmp_path, "--meta-clip-theta", theta, "--meta-clip-phi", phi)
+    shaken(trainer)
+    trainer.train_step([sample(task, spread(task, 8))])
+    norms = []
+    for group in trainer.optimizer.param_groups:
+        states = [trainer.optimizer.optimizer.state.get(p) for p in group["params"]]
+        norms.append(meta_step._norm([s["exp_avg"] / (1 - group["betas"][0]) for s in states if s]))
+    for norm, limit in zip(norms, (theta, phi)):
+        assert math.isclose(norm, limit, rel_tol=1e-3) if limit else norm > 1e-3
+
+
+def test_the_preconditioner_is_adam_s(data: Path, tmp_path: Path) -> None:
+    """1 / (sqrt(bias-corrected second moment) + eps), cut at 100 times the median, before the step."""
+    task, trainer = setup(data, tmp_path)
+    for _ in range(3):
+        trainer.train_step([sample(task, spread(task, 8))])
+    adam = trainer.optimizer
+    for parameter in adam.group("shared"):
+        entry = adam.optimizer.state[parameter]
+        plain = 1 / ((entry["exp_avg_sq"] / (1 - adam.param_groups[0]["betas"][1] ** 3)).sqrt() + 1e-8)
+        flat = plain.flatten()
+        limit = 100 * flat.sort().values[(len(flat) - 1) // 2]
+        assert torch.allclose(adam.inverse_root(parameter), plain.clamp(max=float(limit)), rtol=1e-5)
