@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ddp
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pretrain_world import build, data_folder, read_checkpoint, train_here
+from pretrain_world import NETWORK, build, data_folder, read_checkpoint, train_here
 from torch import Tensor
 
 from fairseq_interference.appended_state import language_of, name_of
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.usefixtures("plugin"),
     # the host asks for CUDA's autocast by its old name
     pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:CUDA is not available:UserWarning"),
 ]
 META = ("--langs", "aa,bb,cc", "--optimizer", "meta_adapter", "--meta-heldout-fraction", "0.2")
 STILL = ("--dropout", 0, "--attention-dropout", 0, "--activation-dropout", 0)
@@ -31,7 +33,7 @@ STILL = ("--dropout", 0, "--attention-dropout", 0, "--activation-dropout", 0)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return data_folder(tmp_path_factory.mktemp("data"), {"aa": 160, "bb": 120, "cc": 80})
+    return data_folder(tmp_path_factory.mktemp("data"), {"aa": 150, "bb": 120, "cc": 80})
 
 
 @pytest.fixture
@@ -256,6 +258,48 @@ def test_one_batch_or_two_micro_batches(data: Path, tmp_path: Path, caught: Any)
         update(task, trainer, *(sample(task, rows[part::number]) for part in range(number)))
     assert distance(caught[1][1].total, caught[0][1].total) < 1e-5
     assert meta_step._norm(caught[0][1].cross) > 0
+
+
+def test_two_workers_take_the_meta_gradient_of_one(data: Path, tmp_path: Path) -> None:
+    """2 workers x 4, and 1 x (4 x --update-freq 2): equal to 1e-5, the languages of a batch differing by worker."""
+    common = [data, *META, *STILL, "--task", "xlm_masked_lm", "--criterion", "xlm_masked_lm", "--arch", "xlm_adpt_tiny"]
+    common += [*NETWORK, "--lr", "0.001", "--batch-size", "4", "--disable-validation", "--meta-estimator", "central"]
+    ddp.train(*common, "--update-freq", 2, "--max-update", 1, "--save-dir", tmp_path / "one")
+    ddp.train_ranks([*common, "--max-update", "1", "--save-dir", tmp_path / "two"], logs=tmp_path)
+    found = []
+    for name in ("one", "two"):
+        state = read_checkpoint(tmp_path / name / "checkpoint_last.pt")["last_optimizer_state"]["state"]
+        moments = {key: entry["exp_avg"] for key, entry in state.items()}
+        found.append([value for _, value in sorted(moments.items())])
+        specific = [value for key, value in sorted(moments.items()) if ".aa." in key or ".bb." in key or ".cc." in key]
+        found.append(specific)
+    assert len(found[0]) == len(found[2]) and len(found[1]) == len(found[3]) > 0
+    assert distance(found[2], found[0]) < 1e-5 and distance(found[3], found[1]) < 1e-5
+
+
+def test_amp_scales_every_pass_and_unscales_once(data: Path, tmp_path: Path, caught: Any) -> None:
+    """With a scaler that runs on CPU: the meta gradient is that of fp32, and the scale follows the update once."""
+    from fairseq.optim import AMPOptimizer
+
+    for number in (0, 1):
+        task, trainer = setup(data, tmp_path / str(number), *STILL, "--meta-estimator", "central", "--meta-radius", "2e-4")
+        shaken(trainer)
+        batch = sample(task, spread(task, 8))
+        if number:
+            wrapper = object.__new__(AMPOptimizer)
+            wrapper.fp32_optimizer = trainer.optimizer
+            wrapper._grad_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+            trainer._optimizer = wrapper
+        trainer._set_seed()
+        trainer.model.train()
+        trainer.zero_grad()
+        optimizer = trainer.optimizer
+        size = task.train_step(batch, trainer.model, trainer.criterion, optimizer, 0)[1]
+        optimizer.multiply_grads(1.0 / size) if not number else optimizer.fp32_optimizer.multiply_grads(1.0 / size)
+        task.optimizer_step(optimizer, trainer.model, 0)
+    assert wrapper.scaler.get_scale() == 2048.0
+    assert distance(caught[1][1].total, caught[0][1].total) < 1e-3
+    assert distance(caught[1][0]["train_grads"][0], caught[0][0]["train_grads"][0]) < 1e-5
 
 
 def test_absent_languages_and_the_other_updates_stand_still(data: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ Loss = Union[Closure, Sequence[Closure]]
 RngState = Union[Tensor, tuple[Tensor, list[Tensor]]]  # CPU generator, or that and every CUDA generator
 RngStates = Optional[Sequence[RngState]]
 RULES = ("sgd", "sgd_rms", "adam")
+LEAST_RMS = 1e-6  # of the largest tensor's: some gradients are rounding alone, such as those of key biases
 ESTIMATORS = ("one_sided", "central", "exact")
 
 
@@ -93,8 +94,8 @@ def meta_gradient(
         val_loss: likewise; called once. Its dropout draws from the generators as they stand.
         theta, phi: leaf tensors of any shapes, none of them in both.
         inner_lr: alpha, absolute.
-        inner_rule: P. ``sgd``: identity (the paper). ``sgd_rms``: each tensor of g is divided by its root mean square,
-            and the derivative goes through that. ``adam``: g times ``preconditioner``, which is held constant.
+        inner_rule: P. ``sgd``: identity (the paper). ``sgd_rms``: each tensor of g is divided by its root mean square
+            (at least 1e-6 of the largest one), and the derivative goes through that. ``adam``: g times ``preconditioner``, which is held constant.
         estimator: ``one_sided`` (3 passes), ``central`` (4), ``exact`` (3; the last is worth two in time and memory),
             ``none`` (2; the cross term is left out and is 0).
         radius: ||epsilon w|| / ||theta||. 0 puts the passes at theta itself and makes cross -alpha times the undivided
@@ -244,15 +245,17 @@ def _factors(inner_rule: str, g: Tensors, preconditioner: Tensors) -> Tensors:
         return preconditioner
     if inner_rule == "sgd":
         return [x.new_ones(()) for x in g]
-    norms = [torch.linalg.vector_norm(x, dtype=_wide(x)) for x in g]
-    return [torch.where(norm > 0, x.numel() ** 0.5 / norm, 0.0 * norm) for x, norm in zip(g, norms)]
+    rms = [torch.linalg.vector_norm(x, dtype=_wide(x)) / x.numel() ** 0.5 for x in g]
+    floor = LEAST_RMS * torch.stack([x.to(rms[0]) for x in rms]).max()
+    return [torch.where(x > 0, 1.0 / torch.maximum(x, floor.to(x)), 0.0 * x) for x in rms]
 
 
 def _pulled_back(inner_rule: str, v: Tensors, g: Tensors, factors: Tensors) -> Tensors:
     """w = (d P g / d g)^T v, in place of v. With ``sgd_rms`` the part of v along g is lost: no step depends on |g|."""
     for x, y, factor in zip(v, g, factors):
         if inner_rule == "sgd_rms":
-            x.sub_(y * ((x * y).sum() * factor**2 / y.numel()))
+            normalised = (y * factor).square().mean() > 0.5  # not so at the floor: there P is constant
+            x.sub_(y * ((x * y).sum() * factor**2 / y.numel() * normalised))
         x.mul_(factor)
     return v
 

@@ -265,7 +265,7 @@ class _Replay:
     # -- losses -------------------------------------------------------------------------------------------------
 
     def _autocast(self) -> Any:
-        return torch.autocast(self.device.type, enabled=self.amp)
+        return torch.autocast("cuda", enabled=self.amp and self.device.type == "cuda")  # as the host's
 
     def training_losses(self) -> list[bilevel.Closure]:
         """The update's losses as the host back-propagates them: sums over predictions, times the loss scale."""
