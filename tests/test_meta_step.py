@@ -282,7 +282,8 @@ def test_amp_scales_every_pass_and_unscales_once(data: Path, tmp_path: Path, cau
     from fairseq.optim import AMPOptimizer
 
     for number in (0, 1):
-        task, trainer = setup(data, tmp_path / str(number), *STILL, "--meta-estimator", "central", "--meta-radius", "2e-4")
+        flags = (*STILL, "--meta-estimator", "central", "--meta-radius", "2e-4")
+        task, trainer = setup(data, tmp_path / str(number), *flags)
         shaken(trainer)
         batch = sample(task, spread(task, 8))
         if number:

@@ -95,12 +95,14 @@ def meta_gradient(
         theta, phi: leaf tensors of any shapes, none of them in both.
         inner_lr: alpha, absolute.
         inner_rule: P. ``sgd``: identity (the paper). ``sgd_rms``: each tensor of g is divided by its root mean square
-            (at least 1e-6 of the largest one), and the derivative goes through that. ``adam``: g times ``preconditioner``, which is held constant.
+            (at least 1e-6 of the largest one), and the derivative goes through that. ``adam``: g times
+            ``preconditioner``, which is held constant.
         estimator: ``one_sided`` (3 passes), ``central`` (4), ``exact`` (3; the last is worth two in time and memory),
             ``none`` (2; the cross term is left out and is 0).
         radius: ||epsilon w|| / ||theta||. 0 puts the passes at theta itself and makes cross -alpha times the undivided
             difference: 0 in every bit if and only if the callables repeat themselves.
-        preconditioner: shapes of theta; for ``adam`` only.
+        preconditioner: shapes of theta; for ``adam`` only. A sequence may make its tensors anew at each look, which
+            saves |theta| of memory: every one is looked at twice.
         train_grads: g aligned with theta and h(theta) aligned with phi, unclipped and reduced, if at hand; saves a
             pass. Only read. They must stem from the masks that ``rng`` replays; on an accelerator fused attention has
             others than the unfused one of ``exact``.
@@ -123,7 +125,7 @@ def meta_gradient(
             g, h = step.run(train, step.theta, step.phi if estimator == "one_sided" else [], rng)
         else:
             g, h = _distinct(train_grads[0], rows), _distinct(train_grads[1], columns)
-        factors = _factors(inner_rule, g, _distinct(preconditioner or [], rows))
+        factors = _factors(inner_rule, g, _Chosen(preconditioner or [], rows))
         step.place((x * factor for x, factor in zip(g, factors)), -inner_lr)
         v, direct = step.run(val, step.theta, step.phi)
         step.generators = rng_state()
@@ -239,7 +241,21 @@ def _slope(loss: Closure, theta: Tensors, w: Tensors) -> Tensor:
     return sum(((part * x).sum() for part, x in zip(parts, w) if part is not None), torch.zeros(()))
 
 
-def _factors(inner_rule: str, g: Tensors, preconditioner: Tensors) -> Tensors:
+class _Chosen(Sequence[Any]):
+    """The values at the first place of every distinct tensor, looked up when they are needed."""
+
+    def __init__(self, values: Sequence[Any], places: list[int]) -> None:
+        self.values = values
+        self.first = [number for number, place in enumerate(places) if place not in places[:number]]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.values[self.first[number]]
+
+
+def _factors(inner_rule: str, g: Tensors, preconditioner: Sequence[Tensor]) -> Sequence[Tensor]:
     """Diagonal of P for every tensor of g, or one number for all of it."""
     if inner_rule == "adam":
         return preconditioner
@@ -250,7 +266,7 @@ def _factors(inner_rule: str, g: Tensors, preconditioner: Tensors) -> Tensors:
     return [torch.where(x > 0, 1.0 / torch.maximum(x, floor.to(x)), 0.0 * x) for x in rms]
 
 
-def _pulled_back(inner_rule: str, v: Tensors, g: Tensors, factors: Tensors) -> Tensors:
+def _pulled_back(inner_rule: str, v: Tensors, g: Tensors, factors: Sequence[Tensor]) -> Tensors:
     """w = (d P g / d g)^T v, in place of v. With ``sgd_rms`` the part of v along g is lost: no step depends on |g|."""
     for x, y, factor in zip(v, g, factors):
         if inner_rule == "sgd_rms":
@@ -306,5 +322,8 @@ def _check_lists(theta: Any, phi: Any, preconditioner: Any, train_grads: Any, rn
         raise UsageError("One state per training callable.", where="rng", value=len(rng), allowed=callables)
     g, h = train_grads or (None, None)
     for name, values, like in (("preconditioner", preconditioner, theta), ("g", g, theta), ("h(theta)", h, phi)):
-        if values is not None and [x.shape for x in values] != [x.shape for x in like]:
+        kept = isinstance(values, (list, tuple))  # others may compute what they are asked for
+        if values is None or (len(values) == len(like) and not kept):
+            continue
+        if [x.shape for x in values] != [x.shape for x in like]:
             raise UsageError("Not aligned with the parameters: other lengths or shapes.", where=name)

@@ -7,7 +7,7 @@ what it is given a gradient for: theta at the scheduler's rate, phi at its own (
 # No postponed annotations here: the host's parser needs the fields' real types.
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -180,3 +180,18 @@ class MetaAdapter(FairseqAdam):
         """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""
         taken = [self.optimizer.state.get(parameter, {}).get("step", 0) for parameter in self.group(SHARED)]
         return int(min(taken, default=0))
+
+
+class Preconditioner(Sequence[torch.Tensor]):
+    """:meth:`MetaAdapter.inverse_root` of some parameters, computed at each look; 0 where Adam has no state."""
+
+    def __init__(self, adam: MetaAdapter, parameters: Sequence[Any]) -> None:
+        self.adam, self.parameters = adam, parameters
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def __getitem__(self, number: Any) -> Any:
+        parameter = self.parameters[number]
+        known = bool(self.adam.optimizer.state.get(parameter))
+        return self.adam.inverse_root(parameter) if known else parameter.new_zeros(())

@@ -24,7 +24,7 @@ from fairseq_interference.appended_state import language_of
 from fairseq_interference.data.heldout import ValidationBatches
 from fairseq_interference.errors import HostError, UsageError
 from fairseq_interference.optim import bilevel
-from fairseq_interference.optim.meta_adapter import MetaAdapter
+from fairseq_interference.optim.meta_adapter import MetaAdapter, Preconditioner
 from fairseq_interference.optim.meta_options import check_estimator
 from fairseq_interference.optim.rates import Rate
 
@@ -178,7 +178,7 @@ class MetaStep:
             "reduce": work.reduce,
         }
         if rule == "adam":
-            arguments["preconditioner"] = [adam.inverse_root(places.masters[id(x)]) for x in places.theta]
+            arguments["preconditioner"] = Preconditioner(adam, [places.masters[id(x)] for x in places.theta])
         losses = work.training_losses(), work.validation_losses()
         gradient = partial(bilevel.meta_gradient, *losses, places.theta, places.phi, **arguments)
         found = gradient(radius=radius)
