@@ -1,0 +1,155 @@
+"""The closures of one update's losses, on this worker, and the sums of their gradients over all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from fairseq.optim import AMPOptimizer
+from torch import Tensor
+
+from fairseq_interference.errors import UsageError
+from fairseq_interference.optim import bilevel
+
+
+@dataclass
+class MicroBatch:
+    """A training micro-batch that has run: its sample, and the generators before its forward pass."""
+
+    sample: dict[str, Any]
+    rng: bilevel.RngState
+    sample_size: Tensor
+
+
+class Replay:
+    """The closures of one update, on this worker, and the sums over all of them."""
+
+    def __init__(
+        self,
+        owner: Any,
+        optimizer: Any,
+        model: Any,
+        criterion: Any,
+        batches: list[MicroBatch],
+        update: int,
+        present: Sequence[str],
+    ) -> None:
+        self.owner, self.optimizer, self.model, self.criterion = owner, optimizer, model, criterion
+        self.batches, self.update = batches, update
+        self.present = [owner.codes.index(code) for code in sorted(present, key=owner.codes.index)]
+        self.amp = isinstance(optimizer, AMPOptimizer)
+        self.scale = _loss_scale(optimizer)
+        self.device = next(model.parameters()).device
+        sums = [sum(float(batch.sample_size) for batch in batches), sum(batch.sample["ntokens"] for batch in batches)]
+        sums = self._sum(torch.tensor([*sums, owner.uncertain], dtype=torch.float64, device=self.device)).tolist()
+        self.sample_size, self.tokens, self.uncertain = sums[0] or 1.0, sums[1], sums[2] > 0
+        # the host back-propagates sums and multiplies afterwards, in fp32: otherwise the replay differs by rounding
+        self.factor = float(torch.tensor(1.0) / torch.tensor(self.sample_size)) / self.scale
+        self.losses: Optional[Tensor] = None
+
+    # -- over all workers ---------------------------------------------------------------------------------------
+
+    @property
+    def _group(self) -> Any:
+        return getattr(self.model, "process_group", None)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(values, group=self._group)
+        return values
+
+    def reduce(self, gradients: list[Tensor]) -> None:
+        """Bring the gradients of the closures' sums to their size and add up those of all workers, in place."""
+        torch._foreach_mul_(gradients, self.factor)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            handles = [torch.distributed.all_reduce(x, group=self._group, async_op=True) for x in gradients]
+            for handle in handles:
+                handle.wait()
+
+    # -- losses -------------------------------------------------------------------------------------------------
+
+    def _autocast(self) -> Any:
+        return torch.autocast("cuda", enabled=self.amp and self.device.type == "cuda")  # as the host's
+
+    def training_losses(self) -> list[bilevel.Closure]:
+        """The update's losses as the host back-propagates them: sums over predictions, times the loss scale."""
+        return [partial(self._training_loss, batch.sample) for batch in self.batches]
+
+    def _training_loss(self, sample: dict[str, Any]) -> Tensor:
+        with self._autocast():
+            loss: Tensor = self.criterion(self.model, sample)[0]
+        return loss * self.scale
+
+    def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
+        """Gradient of the update's loss for theta where the parameters are now."""
+        found = bilevel.gradients(self.training_losses(), theta, [batch.rng for batch in self.batches])
+        self.reduce(found)
+        return found
+
+    def validation_losses(self) -> list[bilevel.Closure]:
+        """Mean loss of each validation language, 1/L each, whatever its number of tokens."""
+        samples, weights = self._validation_samples()
+        self.losses = torch.zeros(len(self.owner.codes), dtype=torch.float64, device=self.device)
+        return [partial(self._validation_loss, sample, weights) for sample in samples]
+
+    def _validation_samples(self) -> tuple[list[dict[str, Any]], Tensor]:
+        provider = self.owner.validation
+        assert provider is not None
+        wanted = {"all": provider.known, "same": self.present}.get(str(self.owner.cfg.meta_val_langs))
+        if wanted is None:
+            wanted = [number for number in provider.known if number not in self.present]
+        wanted = [number for number in wanted if number in provider.known]
+        if not wanted:
+            codes = ",".join(self.owner.codes[number] for number in self.present)
+            raise UsageError("There is no validation text for this update.", where="--meta-val-langs", value=codes)
+        rank, world = _rank_and_world(self._group)
+        rows = max((len(batch.sample["target"]) for batch in self.batches), default=8)
+        area = max((batch.sample["target"].numel() for batch in self.batches), default=4096)
+        tokens = max(1, int(self.tokens * self.owner.cfg.meta_val_batch_fraction))
+        samples = provider.batch(self.update, wanted, tokens, rank, world, rows, area)
+        samples = [_moved(sample, self.device) for sample in samples]
+        predictions = torch.zeros(len(self.owner.codes), device=self.device)
+        for sample in samples:
+            masked = sample["target"].ne(self.criterion.padding_idx).sum(1)
+            predictions.index_add_(0, sample["net_input"]["lang_id"], masked.to(predictions))
+        self._sum(predictions)
+        return samples, torch.where(predictions > 0, 1.0 / (predictions * len(wanted)), 0.0)
+
+    def _validation_loss(self, sample: dict[str, Any], weights: Tensor) -> Tensor:
+        with self._autocast():
+            losses, languages = self.criterion.losses(self.model, sample)
+        weighted = losses * weights[languages]
+        assert self.losses is not None
+        self.losses.index_add_(0, languages, weighted.detach().double())
+        scaled: Tensor = weighted.sum() * (self.scale * self.sample_size)  # what `reduce` takes out again
+        return scaled
+
+    def validation_by_language(self) -> dict[int, float]:
+        """Language -> mean validation loss at theta', in nats."""
+        assert self.losses is not None
+        losses = self._sum(self.losses)
+        count = int((losses > 0).sum())
+        return {number: value * count for number, value in enumerate(losses.tolist()) if value > 0}
+
+
+def _loss_scale(optimizer: Any) -> float:
+    """The current loss scale: amp's, fp16's, else 1."""
+    if isinstance(optimizer, AMPOptimizer):
+        return float(optimizer.scaler.get_scale())
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.loss_scale)
+
+
+def _rank_and_world(group: Any) -> tuple[int, int]:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return 0, 1
+    return torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+
+
+def _moved(sample: Any, device: torch.device) -> Any:
+    if torch.is_tensor(sample):
+        return sample.to(device)
+    return {name: _moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
