@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_interference.appended_state import language_of, name_of
 from fairseq_interference.errors import HostError, UsageError
 from fairseq_interference.optim import bilevel, meta_step
+from fairseq_interference.optim.meta_replay import Replay
 
 pytestmark = [
     pytest.mark.usefixtures("plugin"),
@@ -53,7 +54,8 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[dict[str, Any
 
 
 def setup(data: Path, folder: Path, *flags: object, arch: str = "xlm_adpt_tiny", double: bool = False) -> Any:
-    task, trainer = build(data, folder, *META, *flags, arch=arch)
+    smooth = ("--activation-fn", "gelu_accurate") if double else ()  # the host's gelu computes in fp32
+    task, trainer = build(data, folder, *META, *smooth, *flags, arch=arch)
     if double:
         trainer.get_model().double()
     task.load_dataset("train")
@@ -129,9 +131,8 @@ def oracle(task: Any, trainer: Any, batch: dict[str, Any], update: int) -> tuple
 @pytest.mark.parametrize("estimator", ["exact", "central", "one_sided"])
 def test_meta_gradient_is_that_of_the_equations(data: Path, tmp_path: Path, caught: Any, estimator: str) -> None:
     """Eq. 2 to 4 with the task's weights, from closures that share nothing with the step's own."""
-    radius = {"central": "1e-4", "one_sided": "2e-4", "exact": "2e-4"}[estimator]
     flags = (*STILL, "--meta-estimator", estimator, "--meta-inner-rule", "sgd", "--meta-inner-lr", "0.05")
-    flags = (*flags, "--meta-radius", radius)
+    flags = (*flags, "--meta-radius", "1e-4" if estimator == "central" else "2e-4")
     task, trainer = setup(data, tmp_path, *flags, double=True)
     shaken(trainer)
     batch = sample(task, spread(task, 8))
@@ -244,6 +245,38 @@ def test_another_dropout_mask_is_noticed(data: Path, tmp_path: Path, caught: Any
         trainer.train_step([sample(task, spread(task, 8))])
         ratios.append(meta_step._norm(caught[-1][1].cross))
     assert ratios[1] > 20 * ratios[0]
+
+
+@pytest.mark.parametrize("estimator", ["one_sided", "central"])
+def test_parts_of_the_batch_give_the_cross_term_on_average(
+    data: Path, tmp_path: Path, caught: Any, monkeypatch: pytest.MonkeyPatch, estimator: str
+) -> None:
+    """Dropout 0.1; each part is replayed from its own state, and counts as often as there are parts."""
+
+    def choose(self: Any, parts: int, seed: int) -> int:
+        wanted = len(caught)
+        self.chosen = self.batches if wanted == 3 else self.batches[wanted : wanted + 1]
+        return 1 if wanted == 3 else parts
+
+    monkeypatch.setattr(Replay, "draw", choose)
+    for number in range(4):
+        flags = ("--dropout", 0.1, "--meta-estimator", estimator, "--meta-cross-batch-fraction", 0.33)
+        task, trainer = setup(data, tmp_path / str(number), *flags, double=True)
+        shaken(trainer)
+        update(task, trainer, sample(task, spread(task, 8)))
+    *each, whole = (found.cross for _, found in caught)
+    assert distance([sum(values) / 3 for values in zip(*each)], whole) < 1e-6
+    assert distance(each[0], whole) > 0.1 and distance(caught[0][1].direct, caught[3][1].direct) == 0
+
+
+def test_parts_are_drawn_anew_each_update(data: Path, tmp_path: Path, caught: Any) -> None:
+    task, trainer = setup(data, tmp_path, "--meta-cross-batch-fraction", 0.5, *STILL)
+    drawn = []
+    for _ in range(12):
+        trainer.train_step([sample(task, spread(task, 8))])
+        drawn.append(tuple(caught[-1][0]["train_loss"][0].args[0]["id"].tolist()))
+    assert len(set(drawn)) == 2
+    assert all(len(rows) == 4 for rows in drawn)
 
 
 # ---------------------------------------------------------------- wherever training runs
@@ -459,6 +492,7 @@ def test_languages_of_the_validation_loss(data: Path, tmp_path: Path, langs: str
         (("--meta-clip-phi", "-1"), "--meta-clip-phi -1"),
         (("--meta-every", 0), "--meta-every 0"),
         (("--meta-radius", 1), "--meta-radius 1"),
+        (("--meta-cross-batch-fraction", 0.4), "--meta-cross-batch-fraction 0.4"),
         (("--meta-val-langs", "others"), "--batch-composition single"),
         (("--meta-heldout-fraction", 0), "needs some"),
         (("--optimizer", "adam", "--meta-order", "paper"), "--meta-order (needs --optimizer meta_adapter)"),

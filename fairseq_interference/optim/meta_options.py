@@ -72,6 +72,13 @@ class MetaOptions(FairseqDataclass):
     meta_val_batch_fraction: float = field(
         default=1.0, metadata={"help": "size of the validation batch, of the update's batch"}
     )
+    meta_cross_batch_fraction: float = field(
+        default=1.0,
+        metadata={
+            "help": "share of the batch that the cross term is estimated from: batches are split into 1/F parts, of "
+            "which one is drawn for each (1, 0.5, 0.25 …)"
+        },
+    )
     meta_heldout_fraction: Optional[float] = field(
         default=None,
         metadata={
@@ -98,6 +105,11 @@ def optimizer_of(cfg: Any) -> Optional[str]:
     return None if name is None or "${" in str(name) else str(name)
 
 
+def parts(cfg: Any) -> int:
+    """Into how many parts a batch is split for the cross term."""
+    return round(1 / max(1e-3, float(cfg.meta_cross_batch_fraction)))
+
+
 def heldout_fraction(cfg: Any) -> float:
     """Share of the training blocks that is held out."""
     if cfg.meta_heldout_fraction is not None:
@@ -117,6 +129,8 @@ def out_of_range(cfg: Any) -> list[str]:
         wrong.append(f"--meta-radius {cfg.meta_radius} (over 0, at most 0.1)")
     if not 0 < cfg.meta_val_batch_fraction <= 4:
         wrong.append(f"--meta-val-batch-fraction {cfg.meta_val_batch_fraction} (over 0, at most 4)")
+    if not 0 < cfg.meta_cross_batch_fraction <= 1 or abs(parts(cfg) * cfg.meta_cross_batch_fraction - 1) > 0.02:
+        wrong.append(f"--meta-cross-batch-fraction {cfg.meta_cross_batch_fraction} (1, 0.5, 0.33, 0.25 …)")
     if cfg.meta_heldout_fraction is not None and not 0 <= cfg.meta_heldout_fraction <= 0.5:
         wrong.append(f"--meta-heldout-fraction {cfg.meta_heldout_fraction} (0 to 0.5)")
     Rate.parse(cfg.meta_inner_lr, "--meta-inner-lr")

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq.optim import AMPOptimizer
 from torch import Tensor
 
 from fairseq_interference.errors import UsageError
 from fairseq_interference.optim import bilevel
+
+_PARTS = 0x9A27
 
 
 @dataclass
@@ -22,6 +25,8 @@ class MicroBatch:
     sample: dict[str, Any]
     rng: bilevel.RngState
     sample_size: Tensor
+    group: int = 0  # parts of one batch have the same
+    phi: Optional[dict[int, Tensor]] = None  # what it added to the gradients of language-specific parameters, by id
 
 
 class Replay:
@@ -38,7 +43,7 @@ class Replay:
         present: Sequence[str],
     ) -> None:
         self.owner, self.optimizer, self.model, self.criterion = owner, optimizer, model, criterion
-        self.batches, self.update = batches, update
+        self.batches, self.chosen, self.update = batches, batches, update
         self.present = [owner.codes.index(code) for code in sorted(present, key=owner.codes.index)]
         self.amp = isinstance(optimizer, AMPOptimizer)
         self.scale = _loss_scale(optimizer)
@@ -74,17 +79,44 @@ class Replay:
     def _autocast(self) -> Any:
         return torch.autocast("cuda", enabled=self.amp and self.device.type == "cuda")  # as the host's
 
-    def training_losses(self) -> list[bilevel.Closure]:
-        """The update's losses as the host back-propagates them: sums over predictions, times the loss scale."""
-        return [partial(self._training_loss, batch.sample) for batch in self.batches]
+    def training_losses(self, times: int = 1) -> list[bilevel.Closure]:
+        """The chosen losses as the host back-propagates them: sums over predictions, times the loss scale."""
+        return [partial(self._training_loss, batch.sample, times) for batch in self.chosen]
 
-    def _training_loss(self, sample: dict[str, Any]) -> Tensor:
+    def draw(self, parts: int, seed: int) -> int:
+        """Choose one part of each batch for the cross term; returns how many times it is to count.
+
+        Drawn at random, since batches are sorted by length; the same way on every worker.
+        """
+        groups: dict[int, list[MicroBatch]] = {}
+        for batch in self.batches:
+            groups.setdefault(batch.group, []).append(batch)
+        numbers = np.random.default_rng([seed, _PARTS, self.update]).integers(parts, size=len(groups) + 64)
+        self.chosen = [g[int(n)] for g, n in zip(groups.values(), numbers) if int(n) < len(g)]
+        return parts
+
+    def phi_gradients(self, phi: Sequence[Any], times: int) -> list[Tensor]:
+        """h(theta) of the chosen parts: what each added to the gradients as it ran; reduced."""
+        found = []
+        for parameter in phi:
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            total = torch.zeros_like(parameter, dtype=wide)
+            for batch in self.chosen:
+                added = (batch.phi or {}).get(id(parameter))
+                if added is not None:
+                    total.add_(added, alpha=times)
+            found.append(total)
+        self.reduce(found)
+        return found
+
+    def _training_loss(self, sample: dict[str, Any], times: int) -> Tensor:
         with self._autocast():
             loss: Tensor = self.criterion(self.model, sample)[0]
-        return loss * self.scale
+        return loss * (self.scale * times)
 
     def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
         """Gradient of the update's loss for theta where the parameters are now."""
+        self.chosen = self.batches
         found = bilevel.gradients(self.training_losses(), theta, [batch.rng for batch in self.batches])
         self.reduce(found)
         return found

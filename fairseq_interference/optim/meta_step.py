@@ -22,9 +22,8 @@ from fairseq_interference import compat
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.data.heldout import ValidationBatches
 from fairseq_interference.errors import HostError
-from fairseq_interference.optim import bilevel
+from fairseq_interference.optim import bilevel, meta_options
 from fairseq_interference.optim.meta_adapter import MetaAdapter, Preconditioner
-from fairseq_interference.optim.meta_options import check_estimator
 from fairseq_interference.optim.meta_replay import MicroBatch, Replay
 from fairseq_interference.optim.rates import Rate
 
@@ -55,6 +54,8 @@ class Places:
         self.phi = [parameter for parameter in trainable if language_of(parameter) in set(present)]
         self.low_precision = bool(getattr(optimizer, "fp32_params", None)) or isinstance(optimizer, AMPOptimizer)
         assert isinstance(inner, MetaAdapter)
+        # what no loss reaches keeps no gradient: a zero would let weight decay move it
+        self.unreached = {id(parameter) for parameter in self.theta if self.masters[id(parameter)].grad is None}
 
     def gradients(self, parameters: Sequence[Any]) -> list[Tensor]:
         """Final gradients, zeros where there is none."""
@@ -65,7 +66,8 @@ class Places:
         """Put gradients where the optimizer finds them; None takes them away."""
         for number, parameter in enumerate(parameters):
             master = self.masters[id(parameter)]
-            master.grad = None if values is None else values[number].to(master.dtype)
+            known = values is not None and id(parameter) not in self.unreached
+            master.grad = values[number].to(master.dtype) if values is not None and known else None
 
 
 class MetaStep:
@@ -96,12 +98,12 @@ class MetaStep:
         self.uncertain = bool(self.micro_batches)
         self.micro_batches = []
 
-    def keep(self, sample: dict[str, Any], rng: bilevel.RngState, sample_size: Any, dummy: bool) -> None:
+    def keep(self, sample: dict[str, Any], rng: bilevel.RngState, sample_size: Any, dummy: bool, **part: Any) -> None:
         """Note a micro-batch that has run. After a dummy batch the host forgets the tokens of those before it."""
         if dummy:
             self.uncertain = True
             return
-        self.micro_batches.append(MicroBatch(sample, rng, torch.as_tensor(sample_size).detach()))
+        self.micro_batches.append(MicroBatch(sample, rng, torch.as_tensor(sample_size).detach(), **part))
 
     # -- at the end of the update -------------------------------------------------------------------------------
 
@@ -113,29 +115,23 @@ class MetaStep:
             present: codes with training tokens on any worker in this update.
         """
         unwrapped = getattr(model, "module", model)
-        places = Places(optimizer, unwrapped, present)
         compat.unscale_grads(optimizer)
+        places = Places(optimizer, unwrapped, present)
         g = places.gradients(places.theta)
         finite = all(bool(torch.isfinite(value).all()) for value in g)
         batches, self.micro_batches = self.micro_batches, []
-        if not present or update % self.cfg.meta_every or not finite:
-            self._every_phi(places, unwrapped, None)
-            compat.optimizer_step(optimizer)
-            return
-        work = Replay(self, optimizer, unwrapped, criterion, batches, update, present)
-        found = self._meta_gradient(work, places, inner_optimizer(optimizer), g)
-        if found is None:
-            self._every_phi(places, unwrapped, None)
-        else:
-            places.set_gradients(places.phi, found)
-            _clip(found, places, inner_optimizer(optimizer).cfg.meta_clip_phi, places.phi)
-        if str(self.cfg.meta_order) == "paper" and found is not None:
-            g = self._after_phi(optimizer, places, work, g)
-        _clip(g, places, inner_optimizer(optimizer).cfg.meta_clip_theta, places.theta)
+        found, limits = None, inner_optimizer(optimizer).cfg
+        if present and finite and update % self.cfg.meta_every == 0:
+            work = Replay(self, optimizer, unwrapped, criterion, batches, update, present)
+            found = self._meta_gradient(work, places, inner_optimizer(optimizer), g)
+        places.set_gradients(places.phi, found)  # without a meta gradient phi waits
+        if found is not None:
+            _clip(found, places, limits.meta_clip_phi, places.phi)
+            if str(self.cfg.meta_order) == "paper":
+                g = self._after_phi(optimizer, places, work, g)
+        if finite:
+            _clip(g, places, limits.meta_clip_theta, places.theta)
         compat.optimizer_step(optimizer)
-
-    def _every_phi(self, places: Places, model: Any, values: None) -> None:
-        places.set_gradients([p for p in model.parameters() if p.requires_grad and language_of(p) is not None], values)
 
     def _after_phi(self, optimizer: Any, places: Places, work: Replay, g: list[Tensor]) -> list[Tensor]:
         """Order ``paper``: step phi alone, then take theta's gradient again at the new phi."""
@@ -154,7 +150,7 @@ class MetaStep:
         self, work: Replay, places: Places, adam: MetaAdapter, g: list[Tensor]
     ) -> Optional[list[Tensor]]:
         """The meta gradient for phi of the languages present, logged; None where it is not finite."""
-        estimator, radius = check_estimator(self.cfg, places.low_precision)
+        estimator, radius = meta_options.check_estimator(self.cfg, places.low_precision)
         rule = str(self.cfg.meta_inner_rule)
         if rule == "adam" and adam.steps() < WARM_UP:
             rule = "sgd_rms"
@@ -165,12 +161,16 @@ class MetaStep:
             "estimator": "none" if terms == "direct" else estimator,
             "preconditioner": None,
             "train_grads": None if work.uncertain else (g, places.gradients(places.phi)),
-            "rng": [batch.rng for batch in work.batches],
             "reduce": work.reduce,
         }
+        times = 1
+        if meta_options.parts(self.cfg) > 1 and not work.uncertain:
+            times = work.draw(meta_options.parts(self.cfg), int(self.cfg.seed))
+            arguments["train_grads"] = g, work.phi_gradients(places.phi, times)
+        arguments["rng"] = [batch.rng for batch in work.chosen]
         if rule == "adam":
             arguments["preconditioner"] = Preconditioner(adam, [places.masters[id(x)] for x in places.theta])
-        losses = work.training_losses(), work.validation_losses()
+        losses = work.training_losses(times), work.validation_losses()
         gradient = partial(bilevel.meta_gradient, *losses, places.theta, places.phi, **arguments)
         found = gradient(radius=radius)
         self._log(found, work)

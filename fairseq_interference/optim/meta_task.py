@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, Optional
 
+import torch
+from torch import Tensor
+
+from fairseq_interference.appended_state import language_of
+from fairseq_interference.errors import UsageError
 from fairseq_interference.optim import bilevel, meta_options
 from fairseq_interference.optim.meta_step import MetaStep, check_wrapper
 from fairseq_interference.optim.presence import PresenceMixin
@@ -35,15 +42,24 @@ class MetaMixin(PresenceMixin):
         """The host's step; the sample and the generators' state are kept for the end of the update."""
         if not self._is_meta:
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        count = meta_options.parts(self.cfg)
         if self._criterion is not criterion:
             check_wrapper(optimizer, model)
+            _check_parts(count, model)
             self._criterion = criterion
         if all(parameter.grad is None for parameter in model.parameters()):
             self.meta.begin()
-        rng = bilevel.rng_state()
-        loss, sample_size, log = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-        self.meta.keep(sample, rng, sample_size, ignore_grad)
-        return loss, sample_size, log
+        results = []
+        pieces = list(split(sample, count)) if count > 1 and not ignore_grad else [sample]
+        phi = [parameter for parameter in model.parameters() if language_of(parameter) is not None]
+        group = len(self.meta.micro_batches)
+        for number, piece in enumerate(pieces):
+            rng, before = bilevel.rng_state(), _gradients(phi) if count > 1 else {}
+            with model.no_sync() if number < len(pieces) - 1 and hasattr(model, "no_sync") else nullcontext():
+                results.append(super().train_step(piece, model, criterion, optimizer, update_num, ignore_grad))
+            added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()} if count > 1 else None
+            self.meta.keep(piece, rng, results[-1][1], ignore_grad, group=group, phi=added)
+        return results[0] if len(results) == 1 else tuple(map(_summed, zip(*results)))
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """The bilevel step, or without it the ordinary one."""
@@ -52,3 +68,33 @@ class MetaMixin(PresenceMixin):
             return
         present = self.presence.silence_absent(optimizer, model)
         self.meta.step(optimizer, model, self._criterion, update_num, sorted(present or ()))
+
+
+def split(sample: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
+    """Parts of a batch: rows k, k + count, …; none is empty."""
+    rows = len(sample["target"])
+    for first in range(min(count, rows)):
+        part: dict[str, Any] = {key: value[first::count] for key, value in sample.items() if torch.is_tensor(value)}
+        part["net_input"] = {key: value[first::count] for key, value in sample["net_input"].items()}
+        part["nsentences"] = len(part["target"])
+        part["ntokens"] = int(part["net_input"]["src_lengths"].sum())
+        yield {**sample, **part}
+
+
+def _gradients(parameters: list[Any]) -> dict[int, Tensor]:
+    return {id(p): p.grad.detach().clone() for p in parameters if p.grad is not None}
+
+
+def _summed(values: Any) -> Any:
+    if isinstance(values[0], dict):
+        return {key: sum(value[key] for value in values) for key in values[0]}
+    return sum(values)
+
+
+def _check_parts(count: int, model: Any) -> None:
+    if count > 1 and isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise UsageError(
+            "torch's data parallelism reduces gradients as they come, so those of a part cannot be told apart.",
+            where="--meta-cross-batch-fraction",
+            next_step="use --ddp-backend legacy_ddp",
+        )
