@@ -412,9 +412,49 @@ def test_bf16_takes_the_gradient_of_fp32(data: Path, tmp_path: Path, caught: Any
     assert all(torch.equal(p.data, m.data.bfloat16()) for p, m in zip(trainer.optimizer.fp16_params, masters))
 
 
-def _copy_to_masters(optimizer: Any) -> None:
-    for parameter, master in zip(optimizer.fp16_params, optimizer.fp32_params):
-        master.data.copy_(parameter.data)
+def test_bf16_passes_can_run_on_the_masters(data: Path, tmp_path: Path, caught: Any) -> None:
+    """``--meta-fd-fp32``: the cross term of fp32, whose gradient g alone is of bf16; weights stay in bf16."""
+    start: dict[str, Tensor] = {}
+    for flag in ((), ("--bf16", "--meta-fd-fp32"), ("--bf16",)):
+        task, trainer = setup(data, tmp_path / str(len(flag)), *STILL, "--meta-estimator", "central", *flag)
+        if flag:
+            _copy_to_masters(trainer.optimizer, start)
+        else:
+            shaken(trainer)
+            start.update({n: p.detach().clone() for n, p in trainer.get_model().named_parameters()})
+        trainer.train_step([sample(task, spread(task, 8))])
+    (full, right), (masters, good), (_, coarse) = caught
+    assert masters["radius"] == full["radius"] == 2e-4
+    assert distance(good.direct, right.direct) < 0.02
+    assert distance(good.cross, right.cross) < 0.05 < distance(coarse.cross, right.cross)
+
+
+def test_cosine_between_languages_is_that_of_their_gradients(data: Path, tmp_path: Path) -> None:
+    task, trainer = setup(data, tmp_path, *STILL, "--meta-log-conflict", 1, double=True)
+    shaken(trainer)
+    model, batch = trainer.get_model(), sample(task, spread(task, 9))
+    theta = [p for p in model.parameters() if language_of(p) is None]
+    right = {}
+    for language in range(3):
+        rows = (batch["net_input"]["lang_id"] == language).nonzero()[:, 0]
+        part = {"target": batch["target"][rows], "net_input": {k: v[rows] for k, v in batch["net_input"].items()}}
+        loss = trainer.criterion.losses(model.train(), part)[0].mean()
+        found = torch.autograd.grad(loss, theta, allow_unused=True)
+        right[language] = torch.cat([g.flatten() for g in found if g is not None])
+    from fairseq.logging import metrics
+
+    with metrics.aggregate(new_root=True) as logged:
+        update(task, trainer, batch)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        name = f"meta_cosine_{'abc'[one] * 2}_{'abc'[other] * 2}"
+        expected = float(F.cosine_similarity(right[one], right[other], dim=0))
+        assert logged.get_smoothed_values()[name] == pytest.approx(expected, abs=2e-4)
+
+
+def _copy_to_masters(optimizer: Any, values: Any = None) -> None:
+    for number, (parameter, master) in enumerate(zip(optimizer.fp16_params, optimizer.fp32_params)):
+        master.data.copy_(parameter.data if values is None else values[name_of(master, number)])
+        parameter.data.copy_(master.data)
 
 
 def test_resuming_gives_the_bits_of_the_straight_run(data: Path, tmp_path: Path) -> None:

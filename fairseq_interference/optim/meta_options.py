@@ -89,6 +89,16 @@ class MetaOptions(FairseqDataclass):
     meta_fd_check: int = field(
         default=0, metadata={"help": "compare with half the radius every N updates and log the relative gap; 0: never"}
     )
+    meta_fd_fp32: bool = field(
+        default=False,
+        metadata={"help": "half precision, --amp: run the meta step's passes in fp32, on the masters (radius 2e-4)"},
+    )
+    meta_log_conflict: int = field(
+        default=0,
+        metadata={
+            "help": "log the cosine between the languages' gradients for shared parameters every N updates; 0: never"
+        },
+    )
     optimizer_name: str = II("optimizer._name")
 
     @property
@@ -123,8 +133,9 @@ def out_of_range(cfg: Any) -> list[str]:
     wrong = []
     if cfg.meta_every < 1:
         wrong.append(f"--meta-every {cfg.meta_every} (at least 1)")
-    if cfg.meta_fd_check < 0:
-        wrong.append(f"--meta-fd-check {cfg.meta_fd_check} (at least 0)")
+    for often in ("meta_fd_check", "meta_log_conflict"):
+        if getattr(cfg, often) < 0:
+            wrong.append(f"--{often.replace('_', '-')} {getattr(cfg, often)} (at least 0)")
     if cfg.meta_radius is not None and not 0 < cfg.meta_radius <= 0.1:
         wrong.append(f"--meta-radius {cfg.meta_radius} (over 0, at most 0.1)")
     if not 0 < cfg.meta_val_batch_fraction <= 4:
@@ -168,5 +179,6 @@ def check_estimator(cfg: Any, low_precision: bool) -> tuple[str, float]:
             allowed="central, exact",
             next_step="leave the flag out, or train in fp32",
         )
-    radius = cfg.meta_radius if cfg.meta_radius is not None else (1e-2 if low_precision else 2e-4)
+    coarse = low_precision and not cfg.meta_fd_fp32
+    radius = cfg.meta_radius if cfg.meta_radius is not None else (1e-2 if coarse else 2e-4)
     return estimator, float(radius)

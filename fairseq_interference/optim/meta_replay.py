@@ -55,6 +55,12 @@ class Replay:
         self.factor = float(torch.tensor(1.0) / torch.tensor(self.sample_size)) / self.scale
         self.losses: Optional[Tensor] = None
 
+    def on_masters(self, masters: dict[int, Any]) -> None:
+        """Run the passes in fp32: the model's code with the masters in place of its parameters."""
+        named = {name: masters[id(p)] for name, p in self.model.named_parameters() if id(p) in masters}
+        self.model, self.amp = _OnMasters(self.model, named), False
+        self.factor, self.scale = self.factor * self.scale, 1.0
+
     # -- over all workers ---------------------------------------------------------------------------------------
 
     @property
@@ -114,6 +120,29 @@ class Replay:
             loss: Tensor = self.criterion(self.model, sample)[0]
         return loss * (self.scale * times)
 
+    def language_gradient(self, language: int, theta: list[Any]) -> list[Tensor]:
+        """Gradient of the mean training loss of one language's predictions, on all workers."""
+        predictions = 0
+        for batch in self.batches:
+            rows = batch.sample["net_input"]["lang_id"] == language
+            predictions += int(batch.sample["target"][rows].ne(self.pad).sum())
+        count = self._sum(torch.tensor(float(predictions), device=self.device)).item() or 1.0
+        losses: list[bilevel.Closure] = [partial(self._language_loss, b.sample, language) for b in self.batches]
+        found = bilevel.gradients(losses, theta, [batch.rng for batch in self.batches])
+        self.reduce(found)
+        torch._foreach_mul_(found, self.sample_size / count)
+        return found
+
+    def _language_loss(self, sample: dict[str, Any], language: int) -> Tensor:
+        with self._autocast():
+            losses, languages = self.criterion.losses(self.model, sample)
+        scaled: Tensor = losses[languages == language].sum() * self.scale
+        return scaled
+
+    @property
+    def pad(self) -> int:
+        return int(self.criterion.padding_idx)
+
     def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
         """Gradient of the update's loss for theta where the parameters are now."""
         self.chosen = self.batches
@@ -145,7 +174,7 @@ class Replay:
         samples = [_moved(sample, self.device) for sample in samples]
         predictions = torch.zeros(len(self.owner.codes), device=self.device)
         for sample in samples:
-            masked = sample["target"].ne(self.criterion.padding_idx).sum(1)
+            masked = sample["target"].ne(self.pad).sum(1)
             predictions.index_add_(0, sample["net_input"]["lang_id"], masked.to(predictions))
         self._sum(predictions)
         return samples, torch.where(predictions > 0, 1.0 / (predictions * len(wanted)), 0.0)
@@ -165,6 +194,16 @@ class Replay:
         losses = self._sum(self.losses)
         count = int((losses > 0).sum())
         return {number: value * count for number, value in enumerate(losses.tolist()) if value > 0}
+
+
+class _OnMasters:
+    """A model whose parameters are replaced while it runs; the weights themselves stay where they are."""
+
+    def __init__(self, model: Any, parameters: dict[str, Any]) -> None:
+        self.model, self.parameters = model, parameters
+
+    def __call__(self, **inputs: Any) -> Any:
+        return torch.func.functional_call(self.model, self.parameters, kwargs=inputs, tie_weights=True)
 
 
 def _loss_scale(optimizer: Any) -> float:

@@ -45,7 +45,7 @@ class Places:
         theta, phi: parameters of the model (phi: of the languages present). masters: what the optimizer moves, by id.
     """
 
-    def __init__(self, optimizer: Any, model: Any, present: Sequence[str]) -> None:
+    def __init__(self, optimizer: Any, model: Any, present: Sequence[str], in_fp32: bool = False) -> None:
         inner = inner_optimizer(optimizer)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         moved = list(getattr(optimizer, "fp32_params", None) or trainable)
@@ -54,6 +54,10 @@ class Places:
         self.phi = [parameter for parameter in trainable if language_of(parameter) in set(present)]
         self.low_precision = bool(getattr(optimizer, "fp32_params", None)) or isinstance(optimizer, AMPOptimizer)
         assert isinstance(inner, MetaAdapter)
+        self.functional = in_fp32 and self.low_precision
+        if self.functional:  # the passes run on the masters themselves
+            self.theta, self.phi = ([self.masters[id(x)] for x in some] for some in (self.theta, self.phi))
+            self.masters.update({id(master): master for master in moved})
         # what no loss reaches keeps no gradient: a zero would let weight decay move it
         self.unreached = {id(parameter) for parameter in self.theta if self.masters[id(parameter)].grad is None}
 
@@ -116,13 +120,17 @@ class MetaStep:
         """
         unwrapped = getattr(model, "module", model)
         compat.unscale_grads(optimizer)
-        places = Places(optimizer, unwrapped, present)
+        places = Places(optimizer, unwrapped, present, bool(self.cfg.meta_fd_fp32))
         g = places.gradients(places.theta)
         finite = all(bool(torch.isfinite(value).all()) for value in g)
         batches, self.micro_batches = self.micro_batches, []
         found, limits = None, inner_optimizer(optimizer).cfg
         if present and finite and update % self.cfg.meta_every == 0:
             work = Replay(self, optimizer, unwrapped, criterion, batches, update, present)
+            if places.functional:
+                work.on_masters(places.masters)
+            if self.cfg.meta_log_conflict and update % self.cfg.meta_log_conflict == 0:
+                self._log_conflict(work, places)
             found = self._meta_gradient(work, places, inner_optimizer(optimizer), g)
         places.set_gradients(places.phi, found)  # without a meta gradient phi waits
         if found is not None:
@@ -203,9 +211,29 @@ class MetaStep:
                 ratio,
             )
 
+    def _log_conflict(self, work: Replay, places: Places) -> None:
+        """Cosine between the gradients of every two languages of the batch, for shared parameters."""
+        gradients = {code: work.language_gradient(code, places.theta) for code in work.present}
+        cosines = []
+        for number, one in enumerate(work.present):
+            for other in work.present[:number]:
+                value = _cosine(gradients[one], gradients[other])
+                if math.isfinite(value):
+                    cosines.append(value)
+                    metrics.log_scalar(
+                        f"meta_cosine_{self.codes[other]}_{self.codes[one]}", value, priority=1860, round=4
+                    )
+        if cosines:
+            metrics.log_scalar("meta_cosine", sum(cosines) / len(cosines), priority=1855, round=4)
+
     def _check_difference(self, found: bilevel.MetaGradient, half: bilevel.MetaGradient) -> None:
         gap = _norm([x - y for x, y in zip(found.cross, half.cross)]) / (_norm(half.cross) or 1.0)
         metrics.log_scalar("meta_fd_gap", gap, priority=1810, round=6)
+
+
+def _cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    size = _norm(one) * _norm(other)
+    return float(sum((x.double() * y.double()).sum() for x, y in zip(one, other))) / size if size else math.nan
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
