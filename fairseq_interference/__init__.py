@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairseq_interference.loading import Loaded
 
+if __name__ != "fairseq_interference":  # the host names a user-dir after its folder, and would import us twice
+    raise ImportError(
+        f"--user-dir must end in fairseq_interference; this is {__path__[0]}. "
+        "`fairseq-interference where` prints the folder of the installed copy."
+    )
+
 __version__ = "0.1.0"
 
 _REGISTRIES = ("modules", "criterions", "optim", "models", "tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Callable, Optional
 
@@ -123,6 +124,9 @@ def exit_code(name: str, work: Callable[[], int]) -> int:
     except InterferenceError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python says so again as it ends
+        return FAILED
     except OSError as error:
         if error.filename is None:
             raise

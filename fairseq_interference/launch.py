@@ -226,7 +226,7 @@ def check_flags(config: TrainConfig) -> None:
     """Let the host's own parser read the flags of a configuration (data and save folder need not be there).
 
     Raises:
-        UsageError: the parser's message.
+        UsageError: the parser's message, or options of the task out of range.
     """
     config = replace(config, data=config.data or "DATA", save_dir=config.save_dir or "SAVE")
     arguments = train_command(config, 0)[len(executable()) :]
@@ -238,7 +238,7 @@ def check_flags(config: TrainConfig) -> None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            options.parse_args_and_arch(options.get_training_parser(), arguments)
+            parsed = options.parse_args_and_arch(options.get_training_parser(), arguments)
     except SystemExit:
         lines = said.getvalue().strip().splitlines() or ["unknown"]
         raise UsageError(
@@ -246,6 +246,12 @@ def check_flags(config: TrainConfig) -> None:
             where=f"{config.task}, {config.arch}",
             value=lines[-1].split("error: ")[-1],
         ) from None
+    if config.task == "xlm_masked_lm":
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+        from fairseq_interference.tasks.xlm_masked_lm import XlmMaskedLmConfig
+
+        XlmMaskedLmConfig.check(convert_namespace_to_omegaconf(parsed).task)
 
 
 # -- running --------------------------------------------------------------------------------------------------------

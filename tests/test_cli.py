@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,8 +82,29 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
     assert exit_code("verb", lambda: len((tmp_path / "taken" / "x").read_text())) == 1
     err = capsys.readouterr().err
     assert f"where:   {tmp_path / 'taken' / 'x'}" in err and "verb: Not a directory" in err and "Traceback" not in err
-    with pytest.raises(BrokenPipeError):  # names no file: not the user's doing
-        exit_code("verb", lambda: (_ for _ in ()).throw(BrokenPipeError()))
+    with pytest.raises(ConnectionResetError):  # names no file: not the user's doing
+        exit_code("verb", lambda: (_ for _ in ()).throw(ConnectionResetError()))
+
+
+def test_output_that_nobody_reads_to_its_end():
+    command = f"{sys.executable} -m fairseq_interference list archs | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=ddp.environment())
+    assert "Traceback" not in done.stderr and "Broken" not in done.stderr
+
+
+def test_a_user_dir_of_another_name_is_refused(tmp_path):
+    (tmp_path / "other").symlink_to(ddp.USER_DIR)
+    code = "import fairseq, sys; sys.path.insert(0, '.'); import other"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "must end in fairseq_interference" in done.stderr
+
+
+def test_doctor_names_its_own_copy(tmp_path, monkeypatch):
+    (tmp_path / "fairseq_interference").mkdir()
+    (tmp_path / "fairseq_interference" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    line = doctor.check_plugin()
+    assert line.verdict == doctor.WARNING and str(ddp.USER_DIR) in line.found and str(tmp_path) in line.found
 
 
 def test_module_form_is_the_same():

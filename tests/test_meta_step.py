@@ -555,6 +555,13 @@ def test_archs_and_optimizers_that_do_not_belong_together(data: Path, tmp_path: 
         assert (tmp_path / arch / "checkpoint_last.pt").is_file()
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adafactor"])
+def test_the_host_s_other_optimizers_train(data: Path, tmp_path: Path, optimizer: str) -> None:
+    """Some of them have no dataclass, so that the configuration has no section of theirs."""
+    train_here(data, tmp_path, *META[:2], "--optimizer", optimizer, "--max-update", 2)
+    assert (tmp_path / "checkpoint_last.pt").is_file()
+
+
 def test_sharded_wrappers_are_refused() -> None:
     class FullyShardedDataParallel:
         pass

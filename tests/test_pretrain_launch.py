@@ -143,3 +143,5 @@ def test_the_script_prints_the_command_and_runs_nothing(tmp_path: Path) -> None:
         [*arguments[:-1], "--data", tmp_path / "none", "--dry-run"], check=False, PYTHON=sys.executable
     )
     assert failed.returncode == 1 and "no such data folder" in failed.log and "Traceback" not in failed.log
+    failed = ddp.run_command([*arguments, "--set", "temperature=0.7"], check=False, PYTHON=sys.executable)
+    assert failed.returncode == 2 and "--temperature" in failed.log and "Traceback" not in failed.log

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from fairseq_interference.cli.where import user_dir
+
 HELP = "check Python, torch, fairseq, extras, cores, memory and write access"
 
 HOSTS = ("fairseq", "ve-fairseq", "fairseq-fixed", "fairseq-built", "fairseq-light")
@@ -127,12 +129,19 @@ def check_host(folder: Path) -> Iterator[Line]:
 
 def check_plugin() -> Line:
     """Every name registers."""
-    code = "import fairseq_interference as f; f.register(); print(f.__version__, f.__path__[0])"
+    here = user_dir()  # the package that runs, not one that lies in the working directory
+    code = f"import sys; sys.path.insert(0, {str(here.parent)!r}); import fairseq_interference as f; f.register(); "
+    code += "print(f.__version__, f.__path__[0])"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Line("plug-in", PROBLEM, last, "pip install -e . -c constraints.txt in the checkout")
-    return Line("plug-in", OK, done.stdout.strip().splitlines()[-1])
+    said = done.stdout.strip().splitlines()[-1]
+    other = Path("fairseq_interference").resolve()
+    if (other / "__init__.py").is_file() and other != here:
+        remedy = f"the console uses {here}: give that as --user-dir, or install the copy here (pip install -e .)"
+        return Line("plug-in", WARNING, f"{said}; another copy is in the working directory: {other}", remedy)
+    return Line("plug-in", OK, said)
 
 
 def check_packages() -> Iterator[Line]:

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def user_dir() -> Path:
-    """The folder of the package that this Python imports; a copy elsewhere would be refused by the host."""
+    """The folder of the package that runs; once it is imported the host refuses a copy elsewhere."""
     return Path(__file__).resolve().parent.parent
 
 

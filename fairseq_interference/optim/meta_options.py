@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import II
+from omegaconf import OmegaConf
 
 from fairseq_interference.errors import UsageError
 from fairseq_interference.optim.bilevel import RULES
@@ -99,20 +99,14 @@ class MetaOptions(FairseqDataclass):
             "help": "log the cosine between the languages' gradients for shared parameters every N updates; 0: never"
         },
     )
-    optimizer_name: str = II("optimizer._name")
-
-    @property
-    def is_meta(self) -> bool:
-        return optimizer_of(self) == OPTIMIZER
 
 
 def optimizer_of(cfg: Any) -> Optional[str]:
     """Name of the run's optimizer; None where the configuration has none (a checkpoint that is only read)."""
-    try:
-        name = cfg.optimizer_name
-    except Exception:  # omegaconf has several errors for a reference into nothing
-        return None
-    return None if name is None or "${" in str(name) else str(name)
+    root: Any = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    optimizer: Any = None if root is None else root.get("optimizer")
+    name = optimizer.get("_name") if OmegaConf.is_config(optimizer) else optimizer
+    return name if isinstance(name, str) else None
 
 
 def parts(cfg: Any) -> int:
