@@ -261,9 +261,11 @@ def _host_names(declared: Optional[type]) -> set[str]:
 
 def _check_options(cfg: Any) -> Iterable[str]:
     """Options of ours that the configuration lacks (an older release) or that nobody declares (a newer one)."""
+    from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY as OPTIMIZERS
     from omegaconf import II
 
-    declared: set[str] = set()
+    # a model's options are a namespace of all flags, those of our optimizers among them
+    declared = {name for kind in OPTIMIZERS.values() if _is_ours(kind) for name in _host_names(kind)}
     sections = list(_sections(cfg))
     for _, _, kind, options in sections:
         declared |= set(declared_options(kind, options))

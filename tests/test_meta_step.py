@@ -562,6 +562,13 @@ def test_the_host_s_other_optimizers_train(data: Path, tmp_path: Path, optimizer
     assert (tmp_path / "checkpoint_last.pt").is_file()
 
 
+def test_a_task_without_a_meta_step_refuses_the_optimizer(data: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    task, trainer = setup(data, tmp_path)
+    monkeypatch.setattr(type(task), "takes_meta_step", False)
+    with pytest.raises(UsageError, match="no meta step"):
+        trainer.train_step([sample(task, spread(task, 4))])
+
+
 def test_sharded_wrappers_are_refused() -> None:
     class FullyShardedDataParallel:
         pass
@@ -634,3 +641,13 @@ def test_the_preconditioner_is_adam_s(data: Path, tmp_path: Path) -> None:
         flat = plain.flatten()
         limit = 100 * flat.sort().values[(len(flat) - 1) // 2]
         assert torch.allclose(adam.inverse_root(parameter), plain.clamp(max=float(limit)), rtol=1e-5)
+
+
+def test_a_checkpoint_loads_without_a_word_about_the_optimizer(data: Path, tmp_path: Path, caplog: Any) -> None:
+    import fairseq_interference
+
+    train_here(data, tmp_path, *META, "--max-update", 1, "--meta-weight-decay", 0.1, arch="xlm_meta_adpt_tiny")
+    caplog.clear()
+    loaded = fairseq_interference.load(str(tmp_path / "checkpoint_last.pt"))
+    assert list(loaded.languages) == ["aa", "bb", "cc"]
+    assert "meta_" not in caplog.text

@@ -87,6 +87,8 @@ class MetaAdapter(FairseqAdam):
         UsageError: settings out of range, or a model without language-specific parts.
     """
 
+    needs_meta_step = True
+
     def __init__(self, cfg: MetaAdapterConfig, params: Iterable[Any]) -> None:
         check_config(cfg)
         groups: dict[str, list[Any]] = {SHARED: [], SPECIFIC: []}

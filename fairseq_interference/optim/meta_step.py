@@ -25,17 +25,13 @@ from fairseq_interference.errors import HostError
 from fairseq_interference.optim import bilevel, meta_options
 from fairseq_interference.optim.meta_adapter import MetaAdapter, Preconditioner
 from fairseq_interference.optim.meta_replay import MicroBatch, Replay
+from fairseq_interference.optim.presence import inner_optimizer
 from fairseq_interference.optim.rates import Rate
 
 logger = logging.getLogger(__name__)
 WARM_UP = 10  # updates until Adam's second moments are fit to precondition with
 FIRST_ORDER = 1e-3  # ||cross|| / ||direct|| below which the meta step is practically first-order
 PATIENCE = 50  # meta steps in a row below it before that is said
-
-
-def inner_optimizer(optimizer: Any) -> Any:
-    """The optimizer inside a precision wrapper, or itself."""
-    return getattr(optimizer, "fp32_optimizer", optimizer)
 
 
 class Places:

@@ -23,6 +23,7 @@ class MetaMixin(PresenceMixin):
     """
 
     cfg: Any
+    takes_meta_step = True
     _meta: Optional[MetaStep] = None
     _criterion: Any = None
 

@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from fairseq_interference.appended_state import language_of
-from fairseq_interference.errors import HostError
+from fairseq_interference.errors import HostError, UsageError
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside a precision wrapper, or itself."""
+    return getattr(optimizer, "fp32_optimizer", optimizer)
 
 
 def has_language_parts(parameters: Iterable[Any]) -> bool:
@@ -119,6 +124,7 @@ class PresenceMixin:
     """
 
     languages: Any
+    takes_meta_step = False  # what --optimizer meta_adapter needs
     _presence: Optional[LanguagePresence] = None
 
     @property
@@ -137,6 +143,9 @@ class PresenceMixin:
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
         """The host's step; notes the languages first. A dummy batch (``ignore_grad``) makes no language present."""
+        if getattr(inner_optimizer(optimizer), "needs_meta_step", False) and not self.takes_meta_step:
+            what = "This task has no meta step; language-specific parts would be trained as all others are."
+            raise UsageError(what, where="--optimizer meta_adapter", next_step="use --optimizer adam")
         tokens = self.training_tokens(sample)
         self.presence.mark(model, optimizer, sample["net_input"]["lang_id"], tokens * 0 if ignore_grad else tokens)
         return super().train_step(  # type: ignore[misc]
