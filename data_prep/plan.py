@@ -267,11 +267,11 @@ def _validate_options(made: Plan) -> None:
 
 def _check_published(out: Path) -> None:
     """Refuse to replace a tokenizer or a report that was not made here."""
-    foreign = [] if (out / LANGUAGES).is_file() else [path for path in [out / REPORT] if path.exists()]
-    try:
-        if any(path for path in [out / "tokenizer"] if is_foreign(path)):
+    what, advice = "This was not made here; it is not touched.", "give another --out"
+    if (out / REPORT).exists() and not (out / LANGUAGES).is_file():
+        raise StageError(what, where=out / REPORT, next_step=advice)
+    if is_foreign(out / "tokenizer"):
+        try:
             Tokenizer.load(out / "tokenizer")
-    except (TokenizerError, OSError):
-        foreign.append(out / "tokenizer")
-    if foreign:
-        raise StageError("This was not made here; it is not touched.", where=foreign[0], next_step="give another --out")
+        except (TokenizerError, OSError):
+            raise StageError(what, where=out / "tokenizer", next_step=advice) from None

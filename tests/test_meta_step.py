@@ -491,6 +491,15 @@ def test_held_out_blocks_are_trained_on_by_no_arm(data: Path, tmp_path: Path) ->
         assert len(mine) == round(0.2 * len(every))
 
 
+def test_the_valid_split_is_used_where_it_is_asked_for(data: Path, tmp_path: Path) -> None:
+    """Also where a part of the training text is held out, as other arms of the study hold it out."""
+    task, _ = setup(data, tmp_path, "--meta-val-subset", "valid")
+    task.load_dataset("valid")
+    assert task.meta.validation.dataset.block_counts == task.dataset("valid").block_counts
+    files = {part.file.prefix for part in task.meta.validation.dataset.blocks}
+    assert all(str(prefix).endswith("valid") for prefix in files)
+
+
 def test_validation_batches_depend_on_the_update_alone(data: Path, tmp_path: Path) -> None:
     task, _ = setup(data, tmp_path)
     provider = task.meta.validation

@@ -165,7 +165,9 @@ class Replay:
         wanted = [number for number in wanted if number in provider.known]
         if not wanted:
             codes = ",".join(self.owner.codes[number] for number in self.present)
-            raise UsageError("There is no validation text for this update.", where="--meta-val-langs", value=codes)
+            advice = "use --meta-val-langs all, or give these languages text for --meta-val-subset"
+            what = "There is no validation text for an update of these languages."
+            raise UsageError(what, where="--meta-val-langs", value=codes, next_step=advice)
         rank, world = _rank_and_world(self._group)
         rows = max((len(batch.sample["target"]) for batch in self.batches), default=8)
         area = max((batch.sample["target"].numel() for batch in self.batches), default=4096)

@@ -52,13 +52,13 @@ class MetaMixin(PresenceMixin):
             self.meta.begin()
         results = []
         pieces = list(split(sample, count)) if count > 1 and not ignore_grad else [sample]
-        phi = [parameter for parameter in model.parameters() if language_of(parameter) is not None]
+        phi = [p for p in model.parameters() if language_of(p) is not None] if count > 1 else []
         group = len(self.meta.micro_batches)
         for number, piece in enumerate(pieces):
-            rng, before = bilevel.rng_state(), _gradients(phi) if count > 1 else {}
+            rng, before = bilevel.rng_state(), _gradients(phi)
             with model.no_sync() if number < len(pieces) - 1 and hasattr(model, "no_sync") else nullcontext():
                 results.append(super().train_step(piece, model, criterion, optimizer, update_num, ignore_grad))
-            added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()} if count > 1 else None
+            added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()}
             self.meta.keep(piece, rng, results[-1][1], ignore_grad, group=group, phi=added)
         return results[0] if len(results) == 1 else tuple(map(_summed, zip(*results)))
 

@@ -202,7 +202,7 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
             counts = ", ".join(f"{code} {len(part)} blocks" for code, part in held.items())
             logger.info("held out for the meta step: %s", counts)
         if meta_options.optimizer_of(self.cfg) == meta_options.OPTIMIZER:
-            if not held:
+            if str(self.cfg.meta_val_subset) == "valid":
                 held = self._blocks("valid", 1)
                 logger.warning("the meta step sees the validation split, which selects checkpoints as well")
             self.meta.validation = heldout.ValidationBatches(self._dataset(held, 1.0, 1), self.cfg.seed)
