@@ -25,6 +25,7 @@ VERBS = {
     "predict": "predict",
     "evaluate": "evaluate",
     "report": "report",
+    "compare": "compare",
 }
 
 

@@ -83,7 +83,7 @@ def _metric_of(records: Sequence[Record], known: Iterable[str]) -> list[str]:
     return [name for name in [next(held, None)] if name is not None]
 
 
-def _repeat(record: Record) -> Repeat:
+def repeat_of(record: Record) -> Repeat:
     """What may differ between the values of one cell: the seed, and the seed of pre-training if recorded."""
     pretrain = record["run"]["config"].get("pretrain_seed")
     return record["run"]["seed"], pretrain if isinstance(pretrain, int) else None
@@ -92,7 +92,7 @@ def _repeat(record: Record) -> Repeat:
 def _cell(records: Sequence[Record], metric: str, where: str) -> Cell:
     by_repeat: dict[Repeat, Record] = {}
     for record in records:
-        other = by_repeat.setdefault(_repeat(record), record)
+        other = by_repeat.setdefault(repeat_of(record), record)
         if other is not record:
             raise DataError(
                 "Two runs would be counted in one cell with the same seed.",
