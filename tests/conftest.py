@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -99,3 +100,21 @@ def _one_thread() -> Iterator[None]:
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
     yield
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Arguments and results of every meta gradient that is taken."""
+    from fairseq_interference.optim import bilevel
+
+    found: list[Any] = []
+    original = bilevel.meta_gradient
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        names = ("train_loss", "val_loss", "theta", "phi")
+        found.append(({**dict(zip(names, args)), **kwargs}, result))
+        return result
+
+    monkeypatch.setattr(bilevel, "meta_gradient", spy)
+    yield found

@@ -84,8 +84,9 @@ class ValidationBatches:
         assert part is not None
         most = min(len(part), int(tokens / int(part.sizes.min())) + 1)
         order = np.random.default_rng([self.seed, _DRAW, language, update]).choice(len(part), most, replace=False)
-        ends: NDArray[Any] = np.cumsum(part.sizes[order])
-        count = int(np.searchsorted(ends, tokens)) + 1
+        sizes = part.sizes[order]
+        middles: NDArray[Any] = np.cumsum(sizes) - sizes / 2
+        count = max(1, int(np.searchsorted(middles, tokens)))  # as near as whole blocks come
         return [Item(int(block), language, (int(block), update), part[int(block)]) for block in order[:count]]
 
 

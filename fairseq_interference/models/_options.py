@@ -134,7 +134,8 @@ class ComponentOptions(ModelOptions):
     def validate(self, args: Namespace) -> None:
         super().validate(args)
         kinks = "relu" in (self.adapter_activation, getattr(args, "activation_fn", None))
-        if kinks and getattr(args, "optimizer", None) == "meta_adapter":
+        exact = getattr(args, "meta_estimator", None) == "exact"
+        if kinks and getattr(args, "optimizer", None) == "meta_adapter" and not exact:
             logger.warning("ReLU breaks the meta step's finite difference: use gelu, or --meta-estimator exact")
         if "adapter" in self.parts:
             return

@@ -29,7 +29,7 @@ class XLMComponentsModel(XLMModel):
 
     def add_components(self) -> None:
         encoder, codes, parts = self.sentence_encoder, list(self.languages), self.options.parts
-        layers = list(encoder.layers)
+        layers = list(encoder.layers._modules.values())  # iterating would drop some at random (layer drop)
         for layer in layers:
             if "ffn" in parts:
                 components.split_feed_forward(layer, codes)

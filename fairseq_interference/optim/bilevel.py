@@ -80,6 +80,7 @@ def meta_gradient(
     train_grads: Optional[tuple[Sequence[Tensor], Sequence[Tensor]]] = None,
     rng: Optional[Sequence[RngState]] = None,
     reduce: Optional[Callable[[Tensors], Any]] = None,
+    observe: Optional[Callable[[Tensors], Any]] = None,
 ) -> MetaGradient:
     """Derivative of phi -> L_val(theta'(phi), phi), theta'(phi) = theta - alpha P d L_train(theta, phi) / d theta.
 
@@ -111,6 +112,7 @@ def meta_gradient(
         reduce: called in place on every finished list of gradients: g (``one_sided``: and h(theta)); v and direct;
             h(theta + epsilon w) and h(theta - epsilon w), or what ``exact`` has for them. It sums over workers: losses
             are to be divided by the tokens of all workers.
+        observe: called with w, to look at.
 
     Raises:
         UsageError: an unknown rule or estimator, a negative radius, a list that does not fit.
@@ -131,6 +133,8 @@ def meta_gradient(
         step.generators = rng_state()
         w = _pulled_back(inner_rule, v, g, factors)
         size = _norm(w)
+        if observe is not None:
+            observe(w)
         if estimator == "none":
             epsilon, cross = 0.0, [torch.zeros_like(x) for x in direct]
         elif size == 0.0 or not math.isfinite(size):
@@ -181,7 +185,12 @@ class _Step:
         """theta = start + scale * direction, summed in float32 or wider and rounded once; start without direction."""
         with torch.no_grad():
             for parameter, start, shift in zip(self.theta, self.start, direction or repeat(None)):
-                parameter.copy_(start if shift is None else torch.add(start, shift, alpha=scale))
+                if shift is None:
+                    parameter.copy_(start)
+                elif parameter.dtype == _wide(parameter):
+                    torch.add(start, shift, alpha=scale, out=parameter)
+                else:
+                    parameter.copy_(torch.add(start, shift, alpha=scale))
         torch.clear_autocast_cache()  # under autocast around the call, half copies of the old theta would be used
 
     def run(self, losses: Closures, theta: Tensors, phi: Tensors, rng: RngStates = None) -> tuple[Tensors, Tensors]:

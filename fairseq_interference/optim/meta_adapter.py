@@ -7,6 +7,7 @@ what it is given a gradient for: theta at the scheduler's rate, phi at its own (
 # No postponed annotations here: the host's parser needs the fields' real types.
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -22,6 +23,7 @@ from fairseq_interference.optim.rates import Rate
 
 logger = logging.getLogger(__name__)
 SHARED, SPECIFIC = "shared", "lang_specific"
+CUT = 100.0  # an element of the preconditioner is at most so many times its tensor's median
 
 
 @dataclass
@@ -56,10 +58,12 @@ def check_config(cfg: Any) -> None:
     wrong = [
         f"--{name.replace('_', '-')} {getattr(cfg, name)}"
         for name in ("meta_eps", "meta_weight_decay", "meta_clip_theta", "meta_clip_phi")
-        if (getattr(cfg, name) or 0) < 0
+        if not (getattr(cfg, name) or 0) >= 0
     ]
+    wrong += [f"--{name.replace('_', '-')} 0" for name in ("adam_eps", "meta_eps") if getattr(cfg, name) == 0]
     if wrong:
-        raise UsageError("Options are out of range.", where="meta_adapter", value="; ".join(wrong), allowed=">= 0")
+        allowed = ">= 0; over 0 for an epsilon: adapters begin without a gradient"
+        raise UsageError("Options are out of range.", where="meta_adapter", value="; ".join(wrong), allowed=allowed)
     if cfg.clip_norm > 0:
         raise UsageError(
             "The host would scale both groups of gradients together, before the meta step.",
@@ -132,6 +136,11 @@ class MetaAdapter(FairseqAdam):
         for group in self.param_groups:
             group["lr"] = lr * (self._factor if group["name"] == SPECIFIC else 1.0)
 
+    @property
+    def meta_lr(self) -> float:
+        """Rate of the language-specific parameters now."""
+        return float(self.get_lr() * self._factor)
+
     def group(self, name: str) -> list[Any]:
         """Parameters (masters in half precision) of a group."""
         return next(group["params"] for group in self.param_groups if group["name"] == name)
@@ -166,15 +175,18 @@ class MetaAdapter(FairseqAdam):
         """Adam's diagonal preconditioner before this step: 1 / (sqrt(second moment) + eps), bias-corrected.
 
         Elements beyond 100 times the tensor's median are cut there: of rare tokens' embeddings a few would otherwise
-        make up most of the perturbation. The median is that of at most 65,536 evenly spaced elements.
+        make up most of the perturbation. The median is that of at most 4,096 evenly spaced elements. An element that
+        never had a gradient (a position beyond all sentences so far) has 0: 1 / eps would throw it far away.
         """
-        group = self.param_groups[0]
-        state = self.optimizer.state[parameter]
-        corrected = state["exp_avg_sq"].float() / (1 - group["betas"][1] ** int(state["step"]))
-        found: torch.Tensor = corrected.sqrt_().add_(group["eps"]).reciprocal_()
-        flat = found.view(-1)
-        found.clamp_(max=100 * float(flat[:: max(1, flat.numel() // 65_536)].median()))
-        return found
+        group, state = self.param_groups[0], self.optimizer.state[parameter]
+        correction = math.sqrt(1 - group["betas"][1] ** int(state["step"]))
+        root: torch.Tensor = state["exp_avg_sq"].float().sqrt()
+        known, flat = root > 0, root.view(-1)
+        some = flat[:: -(-flat.numel() // 4096)]
+        some = some[some > 0] if bool((some > 0).any()) else flat.max().view(1)
+        noise = group["eps"] * correction
+        root.add_(noise).clamp_(min=(float(some.median()) + noise) / CUT)
+        return root.reciprocal_().mul_(correction).mul_(known)
 
     def steps(self) -> int:
         """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""

@@ -87,7 +87,11 @@ class MetaOptions(FairseqDataclass):
         },
     )
     meta_fd_check: int = field(
-        default=0, metadata={"help": "compare with half the radius every N updates and log the relative gap; 0: never"}
+        default=0,
+        metadata={
+            "help": "every N meta steps compare with half the radius, log the relative gap and how much of ||w||^2 is "
+            "in its top 0.1 %; 0: never"
+        },
     )
     meta_fd_fp32: bool = field(
         default=False,
@@ -96,15 +100,15 @@ class MetaOptions(FairseqDataclass):
     meta_log_conflict: int = field(
         default=0,
         metadata={
-            "help": "log the cosine between the languages' gradients for shared parameters every N updates; 0: never"
+            "help": "log the cosine between the languages' gradients for shared parameters every N meta steps (a pass "
+            "and a gradient of theirs for each language); 0: never"
         },
     )
 
 
 def optimizer_of(cfg: Any) -> Optional[str]:
     """Name of the run's optimizer; None where the configuration has none (a checkpoint that is only read)."""
-    root: Any = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-    optimizer: Any = None if root is None else root.get("optimizer")
+    optimizer = _root(cfg, "optimizer")
     name = optimizer.get("_name") if OmegaConf.is_config(optimizer) else optimizer
     return name if isinstance(name, str) else None
 
@@ -139,6 +143,7 @@ def out_of_range(cfg: Any) -> list[str]:
     if cfg.meta_heldout_fraction is not None and not 0 <= cfg.meta_heldout_fraction <= 0.5:
         wrong.append(f"--meta-heldout-fraction {cfg.meta_heldout_fraction} (0 to 0.5)")
     Rate.parse(cfg.meta_inner_lr, "--meta-inner-lr")
+    wrong += _without_use(cfg)
     if str(cfg.meta_val_langs) != "all" and str(cfg.batch_composition) != "single":
         wrong.append(f"--meta-val-langs {cfg.meta_val_langs} (needs --batch-composition single)")
     name = optimizer_of(cfg)
@@ -148,6 +153,28 @@ def out_of_range(cfg: Any) -> list[str]:
         idle = [option.name for option in fields(MetaOptions) if _differs(cfg, option)]
         wrong += [f"--{flag.replace('_', '-')} (needs --optimizer {OPTIMIZER})" for flag in idle]
     return wrong
+
+
+def _without_use(cfg: Any) -> list[str]:
+    """Options that another one leaves without use."""
+    common = _root(cfg, "common")
+    low = any(common is not None and common.get(name) for name in ("fp16", "bf16", "amp"))
+    if low and str(cfg.meta_estimator) == "one_sided":
+        return ["--meta-estimator one_sided (in half precision and with --amp: central, exact or auto)"]
+    given = {option.name for option in fields(MetaOptions) if _differs(cfg, option)}
+    idle: dict[str, set[str]] = {"--meta-terms direct": set(), "--meta-estimator exact": set()}
+    if str(cfg.meta_terms) == "direct":
+        idle["--meta-terms direct"] = {"meta_estimator", "meta_radius", "meta_fd_check", "meta_cross_batch_fraction"}
+        if str(cfg.meta_val_langs) == "others":
+            idle["--meta-terms direct"].add("meta_val_langs")
+    elif str(cfg.meta_estimator) == "exact":
+        idle["--meta-estimator exact"] = {"meta_radius", "meta_fd_check"}
+    return [f"--{x.replace('_', '-')} (no use with {y})" for y, names in idle.items() for x in sorted(names & given)]
+
+
+def _root(cfg: Any, section: str) -> Any:
+    root: Any = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    return None if root is None else root.get(section)
 
 
 def _differs(cfg: Any, option: Any) -> bool:

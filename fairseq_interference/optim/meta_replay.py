@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
@@ -54,10 +56,22 @@ class Replay:
         # the host back-propagates sums and multiplies afterwards, in fp32: otherwise the replay differs by rounding
         self.factor = float(torch.tensor(1.0) / torch.tensor(self.sample_size)) / self.scale
         self.losses: Optional[Tensor] = None
+        self.languages_seen = 1
+        self.seconds: dict[str, float] = {}
+        self._training_part = "cross"
+        self._part: tuple[Optional[str], float] = None, 0.0
+
+    def enter(self, part: Optional[str]) -> None:
+        """The clock goes on with another part of the step; None stops it. On a GPU parts run into one another."""
+        now = time.perf_counter()
+        before, since = self._part
+        if before is not None:
+            self.seconds[before] = self.seconds.get(before, 0.0) + now - since
+        self._part = part, now
 
     def on_masters(self, masters: dict[int, Any]) -> None:
         """Run the passes in fp32: the model's code with the masters in place of its parameters."""
-        named = {name: masters[id(p)] for name, p in self.model.named_parameters() if id(p) in masters}
+        named = {name: masters.get(id(p), p.detach().float()) for name, p in self.model.named_parameters()}
         self.model, self.amp = _OnMasters(self.model, named), False
         self.factor, self.scale = self.factor * self.scale, 1.0
 
@@ -116,6 +130,7 @@ class Replay:
         return found
 
     def _training_loss(self, sample: dict[str, Any], times: int) -> Tensor:
+        self.enter(self._training_part)
         with self._autocast():
             loss: Tensor = self.criterion(self.model, sample)[0]
         return loss * (self.scale * times)
@@ -145,9 +160,10 @@ class Replay:
 
     def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
         """Gradient of the update's loss for theta where the parameters are now."""
-        self.chosen = self.batches
+        self.chosen, self._training_part = self.batches, "theta"
         found = bilevel.gradients(self.training_losses(), theta, [batch.rng for batch in self.batches])
         self.reduce(found)
+        self.enter(None)
         return found
 
     def validation_losses(self) -> list[bilevel.Closure]:
@@ -179,9 +195,11 @@ class Replay:
             masked = sample["target"].ne(self.pad).sum(1)
             predictions.index_add_(0, sample["net_input"]["lang_id"], masked.to(predictions))
         self._sum(predictions)
-        return samples, torch.where(predictions > 0, 1.0 / (predictions * len(wanted)), 0.0)
+        self.languages_seen = max(1, int((predictions > 0).sum()))  # a very small batch may mask no token of one
+        return samples, torch.where(predictions > 0, 1.0 / (predictions * self.languages_seen), 0.0)
 
     def _validation_loss(self, sample: dict[str, Any], weights: Tensor) -> Tensor:
+        self.enter("val")
         with self._autocast():
             losses, languages = self.criterion.losses(self.model, sample)
         weighted = losses * weights[languages]
@@ -194,8 +212,7 @@ class Replay:
         """Language -> mean validation loss at theta', in nats."""
         assert self.losses is not None
         losses = self._sum(self.losses)
-        count = int((losses > 0).sum())
-        return {number: value * count for number, value in enumerate(losses.tolist()) if value > 0}
+        return {number: x * self.languages_seen for number, x in enumerate(losses.tolist()) if x > 0}
 
 
 class _OnMasters:
@@ -205,7 +222,18 @@ class _OnMasters:
         self.model, self.parameters = model, parameters
 
     def __call__(self, **inputs: Any) -> Any:
-        return torch.func.functional_call(self.model, self.parameters, kwargs=inputs, tie_weights=True)
+        with _without_checkpointing(self.model):  # which would run layers again when their half weights are back
+            return torch.func.functional_call(self.model, self.parameters, kwargs=inputs, tie_weights=True)
+
+
+@contextmanager
+def _without_checkpointing(model: Any) -> Iterator[None]:
+    encoder, wanted = model.sentence_encoder, model.sentence_encoder.checkpoint_activations
+    encoder.checkpoint_activations = False
+    try:
+        yield
+    finally:
+        encoder.checkpoint_activations = wanted
 
 
 def _loss_scale(optimizer: Any) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from fairseq_interference import compat
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.data.heldout import ValidationBatches
-from fairseq_interference.errors import HostError
+from fairseq_interference.errors import HostError, UsageError
 from fairseq_interference.optim import bilevel, meta_options
 from fairseq_interference.optim.meta_adapter import MetaAdapter, Preconditioner
 from fairseq_interference.optim.meta_replay import MicroBatch, Replay
@@ -81,12 +81,14 @@ class MetaStep:
     def __init__(self, cfg: Any, languages: Sequence[str]) -> None:
         self.cfg = cfg
         self.codes = list(languages)
+        if len(self.codes) < 2 and str(cfg.meta_val_langs) == "others":
+            raise UsageError("There are no others.", where="--meta-val-langs", value="others", allowed="all, same")
         self.inner_lr = Rate.parse(cfg.meta_inner_lr, "--meta-inner-lr")
         self.micro_batches: list[MicroBatch] = []
         self.validation: Optional[ValidationBatches] = None
         self.uncertain = False  # the host may have divided this worker's gradient by other tokens than were kept
         self._first_order = 0
-        self._told = False
+        self._told: set[str] = set()
 
     # -- while the micro-batches run ----------------------------------------------------------------------------
 
@@ -105,6 +107,14 @@ class MetaStep:
             return
         self.micro_batches.append(MicroBatch(sample, rng, torch.as_tensor(sample_size).detach(), **part))
 
+    def is_due(self, update: int) -> bool:
+        """Whether this update takes the meta step."""
+        return update % int(self.cfg.meta_every) == 0
+
+    def _is_turn(self, update: int, every: int) -> bool:
+        """Whether what is done every so many meta steps is done in this update."""
+        return bool(every) and self.is_due(update) and update // int(self.cfg.meta_every) % every == 0
+
     # -- at the end of the update -------------------------------------------------------------------------------
 
     def step(self, optimizer: Any, model: Any, criterion: Any, update: int, present: Sequence[str]) -> None:
@@ -121,11 +131,11 @@ class MetaStep:
         finite = all(bool(torch.isfinite(value).all()) for value in g)
         batches, self.micro_batches = self.micro_batches, []
         found, limits = None, inner_optimizer(optimizer).cfg
-        if present and finite and update % self.cfg.meta_every == 0:
+        if present and finite and self.is_due(update):
             work = Replay(self, optimizer, unwrapped, criterion, batches, update, present)
             if places.functional:
                 work.on_masters(places.masters)
-            if self.cfg.meta_log_conflict and update % self.cfg.meta_log_conflict == 0:
+            if self._is_turn(update, self.cfg.meta_log_conflict):
                 self._log_conflict(work, places)
             found = self._meta_gradient(work, places, inner_optimizer(optimizer), g)
         places.set_gradients(places.phi, found)  # without a meta gradient phi waits
@@ -145,6 +155,7 @@ class MetaStep:
             optimizer._sync_fp32_params_to_fp16()
         places.set_gradients(places.phi, None)
         again = work.theta_gradient(places.theta)
+        metrics.log_scalar("meta_theta_seconds", work.seconds.get("theta", 0.0), priority=1800, round=6)
         if not all(bool(torch.isfinite(value).all()) for value in again):
             again = g
         places.set_gradients(places.theta, again)
@@ -174,11 +185,15 @@ class MetaStep:
         arguments["rng"] = [batch.rng for batch in work.chosen]
         if rule == "adam":
             arguments["preconditioner"] = Preconditioner(adam, [places.masters[id(x)] for x in places.theta])
+        self._tell(f"{estimator} difference, radius {radius:g}" if terms != "direct" else "direct term", rule, places)
         losses = work.training_losses(times), work.validation_losses()
         gradient = partial(bilevel.meta_gradient, *losses, places.theta, places.phi, **arguments)
-        found = gradient(radius=radius)
-        self._log(found, work)
-        if self.cfg.meta_fd_check and work.update % self.cfg.meta_fd_check == 0 and found.epsilon:
+        checks, before = self._is_turn(work.update, self.cfg.meta_fd_check), bilevel.rng_state()
+        found = gradient(radius=radius, observe=partial(self._log_direction, in_full=checks))
+        work.enter(None)
+        self._log(found, work, adam)
+        if checks and found.epsilon:
+            bilevel.set_rng_state(before)  # or the validation pass would have other dropout masks, and v be another
             self._check_difference(found, gradient(radius=radius / 2))
         chosen: list[Tensor] = {"both": found.total, "direct": found.direct, "cross": found.cross}[terms]
         if not all(bool(torch.isfinite(value).all()) for value in chosen):
@@ -188,17 +203,36 @@ class MetaStep:
 
     # -- what the user sees -------------------------------------------------------------------------------------
 
-    def _log(self, found: bilevel.MetaGradient, work: Replay) -> None:
+    def _tell(self, difference: str, rule: str, places: Places) -> None:
+        """Say once what was chosen, and again when it changes."""
+        precision = "masters in fp32" if places.functional else "low precision" if places.low_precision else "fp32"
+        idle = " (--meta-fd-fp32 has no use here)" if self.cfg.meta_fd_fp32 and not places.low_precision else ""
+        text = f"order {self.cfg.meta_order}, inner rule {rule}, {difference}, passes in {precision}{idle}"
+        if text not in self._told:
+            self._told.add(text)
+            logger.info("meta step: %s", text)
+
+    @staticmethod
+    def _log_direction(w: list[Tensor], in_full: bool) -> None:
+        metrics.log_scalar("meta_norm_w", _norm(w), priority=1815, round=6)
+        if in_full:
+            squares = torch.cat([x.float().square().flatten() for x in w])
+            top = squares.topk(max(1, squares.numel() // 1000)).values.sum() / squares.sum()
+            metrics.log_scalar("meta_top_share", float(top), priority=1815, round=4)
+
+    def _log(self, found: bilevel.MetaGradient, work: Replay, adam: MetaAdapter) -> None:
         direct, cross = _norm(found.direct), _norm(found.cross)
-        ratio = cross / direct if direct > 0 else 0.0
-        for name, value in (("direct", direct), ("cross", cross), ("ratio", ratio), ("epsilon", found.epsilon)):
+        ratio = cross / direct if direct > 0 else math.inf if cross > 0 else 0.0
+        numbers = {"direct": direct, "cross": cross, "ratio": ratio, "lr": adam.meta_lr, "epsilon": found.epsilon}
+        numbers.update({f"{part}_seconds": value for part, value in work.seconds.items()})
+        for name, value in numbers.items():
             if math.isfinite(value):
-                metrics.log_scalar(f"meta_{name}", value, priority=1800, round=6)
+                metrics.log_scalar(f"meta_{name}", value, priority=1800, round=10 if name in ("lr", "epsilon") else 6)
         for language, loss in work.validation_by_language().items():
             metrics.log_scalar(f"meta_val_loss_{self.codes[language]}", loss / math.log(2), priority=1850, round=3)
         self._first_order = self._first_order + 1 if ratio < FIRST_ORDER else 0
-        if self._first_order >= PATIENCE and not self._told and str(self.cfg.meta_terms) == "both":
-            self._told = True
+        if self._first_order == PATIENCE and "first-order" not in self._told and str(self.cfg.meta_terms) == "both":
+            self._told.add("first-order")
             logger.warning(
                 "the meta step is practically first-order: ||cross|| / ||direct|| has been under %g for %d meta steps "
                 "(now %.1e); raise --meta-inner-lr or use --meta-inner-rule adam",
@@ -246,14 +280,20 @@ def _clip(gradients: Sequence[Tensor], places: Places, limit: float, parameters:
         places.set_gradients(parameters, [x * (limit / (norm + 1e-6)) for x in gradients])
 
 
+def wrappers(model: Any) -> Iterator[Any]:
+    """A model and what it wraps, outermost first."""
+    while model is not None:
+        yield model
+        model = getattr(model, "module", None)
+
+
 def check_wrapper(optimizer: Any, model: Any) -> None:
     """Refuse what the bilevel step cannot run in.
 
     Raises:
         HostError: sharded or averaged training, with the remedy.
     """
-    names = (type(optimizer).__name__, type(model).__name__)
-    for name in names:
+    for name in (type(optimizer).__name__, *(type(layer).__name__ for layer in wrappers(model))):
         if any(part in name for part in ("FullyShardedDataParallel", "Sharded", "BMUF", "SlowMo", "OSS")):
             raise HostError(
                 "The bilevel step needs every parameter and its gradient on every worker.",

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import UsageError
 from fairseq_interference.optim import bilevel, meta_options
-from fairseq_interference.optim.meta_step import MetaStep, check_wrapper
+from fairseq_interference.optim.meta_step import MetaStep, check_wrapper, wrappers
 from fairseq_interference.optim.presence import PresenceMixin
 
 
@@ -43,10 +43,10 @@ class MetaMixin(PresenceMixin):
         """The host's step; the sample and the generators' state are kept for the end of the update."""
         if not self._is_meta:
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-        count = meta_options.parts(self.cfg)
+        count = meta_options.parts(self.cfg) if self.meta.is_due(update_num) else 1
         if self._criterion is not criterion:
             check_wrapper(optimizer, model)
-            _check_parts(count, model)
+            _check_parts(meta_options.parts(self.cfg), model)
             self._criterion = criterion
         if all(parameter.grad is None for parameter in model.parameters()):
             self.meta.begin()
@@ -93,7 +93,7 @@ def _summed(values: Any) -> Any:
 
 
 def _check_parts(count: int, model: Any) -> None:
-    if count > 1 and isinstance(model, torch.nn.parallel.DistributedDataParallel):
+    if count > 1 and any(isinstance(layer, torch.nn.parallel.DistributedDataParallel) for layer in wrappers(model)):
         raise UsageError(
             "torch's data parallelism reduces gradients as they come, so those of a part cannot be told apart.",
             where="--meta-cross-batch-fraction",

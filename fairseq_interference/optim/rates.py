@@ -34,6 +34,8 @@ class Rate:
 
     def factor(self, other: float) -> float:
         """How many times ``other`` it is."""
+        if not self.relative and not other > 0:
+            raise UsageError("An absolute rate follows --lr, which is 0 here.", where="--meta-lr", value=self.value)
         return self.value if self.relative else self.value / other
 
     def of(self, other: float) -> float:

@@ -61,6 +61,7 @@ class XlmMaskedLmConfig(meta_options.MetaOptions):
     seed: int = II("common.seed")
     dataset_impl: Optional[str] = II("dataset.dataset_impl")
     train_subset: str = II("dataset.train_subset")
+    valid_subset: str = II("dataset.valid_subset")
     update_freq: Any = II("optimization.update_freq")  # noqa: RUF009 (a string, as in the fields above)
     save_dir: str = II("checkpoint.save_dir")
 
@@ -203,10 +204,21 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
             logger.info("held out for the meta step: %s", counts)
         if meta_options.optimizer_of(self.cfg) == meta_options.OPTIMIZER:
             if str(self.cfg.meta_val_subset) == "valid":
-                held = self._blocks("valid", 1)
+                held = self._validation_blocks()
                 logger.warning("the meta step sees the validation split, which selects checkpoints as well")
             self.meta.validation = heldout.ValidationBatches(self._dataset(held, 1.0, 1), self.cfg.seed)
         return train
+
+    def _validation_blocks(self) -> dict[str, Blocks]:
+        split = self.cfg.valid_subset.split(",")[0]
+        blocks = self._blocks(split, 1)
+        missing = [code for code in self.languages if code not in blocks]
+        if not blocks:
+            advice = "give --valid-subset, or use --meta-val-subset heldout"
+            raise DataError("There is no validation data for the meta step.", where=split, next_step=advice)
+        if missing:
+            logger.warning("no validation loss in the meta step for: %s (no %s data)", ",".join(missing), split)
+        return blocks
 
     def _report(self, blocks: dict[str, Blocks], epoch: int) -> None:
         """Print the sampling table of this shard; the first time, record it and what travels with checkpoints."""
