@@ -326,6 +326,23 @@ def test_out_of_memory_in_one_of_two_micro_batches(data: Path, tmp_path: Path, c
     assert all(math.isfinite(meta_step._norm([x])) for x in caught[0][1].total)
 
 
+def test_out_of_memory_in_the_last_micro_batch_of_one_worker(data: Path, tmp_path: Path, caught: Any) -> None:
+    """The host forgets this worker's gradients and steps with the others': h(theta) is not of the kept batches."""
+    task, trainer = setup(data, tmp_path, *STILL)
+    shaken(trainer)
+    arguments = trainer.model, trainer.criterion, trainer.optimizer, 0
+    first, second = (sample(task, rows) for rows in (spread(task, 8)[::2], spread(task, 8)[1::2]))
+    task.train_step(first, *arguments)
+    with pytest.raises(AttributeError):
+        task.train_step({**second, "target": None}, *arguments)
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    task.optimizer_step(trainer.optimizer, trainer.model, 0)
+    trainer.zero_grad()
+    update(task, trainer, second)
+    assert [taken["train_grads"] is None for taken, _ in caught] == [True, False]
+
+
 def test_a_dummy_batch_is_left_out(data: Path, tmp_path: Path, caught: Any) -> None:
     task, trainer = setup(data, tmp_path, *STILL)
     shaken(trainer)
@@ -589,18 +606,21 @@ def test_each_group_is_clipped_alone(data: Path, tmp_path: Path, theta: float, p
 
 
 def test_the_preconditioner_is_adam_s(data: Path, tmp_path: Path) -> None:
-    """1 / (sqrt(bias-corrected second moment) + eps), cut at 100 times the median of those that are known."""
+    """1 / (sqrt(bias-corrected second moment with this gradient) + eps), cut at 100 times the known ones' median."""
     task, trainer = setup(data, tmp_path)
     for _ in range(3):
         trainer.train_step([sample(task, spread(task, 8))])
     adam, seen = trainer.optimizer, set()
+    generator = torch.Generator().manual_seed(1)
     for parameter in adam.group("shared"):
-        entry = adam.optimizer.state[parameter]
-        plain = 1 / ((entry["exp_avg_sq"] / (1 - adam.param_groups[0]["betas"][1] ** 3)).sqrt() + 1e-8)
-        known = entry["exp_avg_sq"] > 0
-        limit = 100 * float(plain[known].median())
+        moment, beta = adam.optimizer.state[parameter]["exp_avg_sq"], adam.param_groups[0]["betas"][1]
+        gradient = torch.randn(parameter.shape, generator=generator) * (moment > 0) * moment.max().sqrt()
+        after = beta * moment + (1 - beta) * gradient**2
+        plain = 1 / ((after / (1 - beta**4)).sqrt() + 1e-8)
+        known = after > 0
+        limit = 100 / float((1 / plain[known]).median())
         right = torch.where(known, plain.clamp(max=limit), 0.0)  # what never had a gradient is not moved
-        assert torch.allclose(adam.inverse_root(parameter), right, rtol=1e-2)
+        assert torch.allclose(adam.inverse_root(parameter, gradient), right, rtol=1e-2)
         seen.add(bool(known.all()))
     assert seen == {True, False}
 

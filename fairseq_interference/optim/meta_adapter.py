@@ -171,16 +171,20 @@ class MetaAdapter(FairseqAdam):
             group.update(saved)
         self._apply(dict(optimizer_overrides or {}))
 
-    def inverse_root(self, parameter: Any) -> torch.Tensor:
-        """Adam's diagonal preconditioner before this step: 1 / (sqrt(second moment) + eps), bias-corrected.
+    def inverse_root(self, parameter: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Adam's diagonal preconditioner in this step: 1 / (sqrt(second moment) + eps), bias-corrected.
 
-        Elements beyond 100 times the tensor's median are cut there: of rare tokens' embeddings a few would otherwise
-        make up most of the perturbation. The median is that of at most 4,096 evenly spaced elements. An element that
-        never had a gradient (a position beyond all sentences so far) has 0: 1 / eps would throw it far away.
+        The second moment is the one that this step will have, with ``gradient`` in it: no element of the inner step is
+        then beyond 1 / sqrt(1 - beta2) times the rate. With the moment of before, a rare token that now occurs would be
+        thrown thousands of times as far. Elements beyond 100 times the tensor's median are cut there, or a few of them
+        would make up most of the perturbation; the median is that of at most 4,096 evenly spaced elements. An element
+        that never had a gradient (a position beyond all sentences so far) has 0.
         """
         group, state = self.param_groups[0], self.optimizer.state[parameter]
-        correction = math.sqrt(1 - group["betas"][1] ** int(state["step"]))
-        root: torch.Tensor = state["exp_avg_sq"].float().sqrt()
+        decay, step = group["betas"][1], int(state["step"]) + 1
+        correction = math.sqrt(1 - decay**step)
+        gradient = gradient.float()
+        root: torch.Tensor = (state["exp_avg_sq"].float() * decay).addcmul_(gradient, gradient, value=1 - decay).sqrt_()
         known, flat = root > 0, root.view(-1)
         some = flat[:: -(-flat.numel() // 4096)]
         some = some[some > 0] if bool((some > 0).any()) else flat.max().view(1)
@@ -190,15 +194,15 @@ class MetaAdapter(FairseqAdam):
 
     def steps(self) -> int:
         """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""
-        taken = [self.optimizer.state.get(parameter, {}).get("step", 0) for parameter in self.group(SHARED)]
-        return int(min(taken, default=0))
+        states = [self.optimizer.state.get(parameter) for parameter in self.group(SHARED)]
+        return int(min((state["step"] for state in states if state), default=0))
 
 
 class Preconditioner(Sequence[torch.Tensor]):
     """:meth:`MetaAdapter.inverse_root` of some parameters, computed at each look; 0 where Adam has no state."""
 
-    def __init__(self, adam: MetaAdapter, parameters: Sequence[Any]) -> None:
-        self.adam, self.parameters = adam, parameters
+    def __init__(self, adam: MetaAdapter, parameters: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
+        self.adam, self.parameters, self.gradients = adam, parameters, gradients
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -206,4 +210,4 @@ class Preconditioner(Sequence[torch.Tensor]):
     def __getitem__(self, number: Any) -> Any:
         parameter = self.parameters[number]
         known = bool(self.adam.optimizer.state.get(parameter))
-        return self.adam.inverse_root(parameter) if known else parameter.new_zeros(())
+        return self.adam.inverse_root(parameter, self.gradients[number]) if known else parameter.new_zeros(())

@@ -44,7 +44,10 @@ class MetaOptions(FairseqDataclass):
     meta_inner_lr: str = field(
         default="x1", metadata={"help": "inner learning rate: x2 is twice the current rate, 0.01 itself"}
     )
-    meta_every: int = field(default=1, metadata={"help": "take the meta step every K updates"})
+    meta_every: int = field(
+        default=1,
+        metadata={"help": "take the meta step every K updates; in the others language-specific parts wait"},
+    )
     meta_radius: Optional[float] = field(
         default=None,
         metadata={

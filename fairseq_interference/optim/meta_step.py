@@ -86,6 +86,7 @@ class MetaStep:
         self.inner_lr = Rate.parse(cfg.meta_inner_lr, "--meta-inner-lr")
         self.micro_batches: list[MicroBatch] = []
         self.validation: Optional[ValidationBatches] = None
+        self.is_running = False  # a micro-batch that ended in an exception leaves it so
         self.uncertain = False  # the host may have divided this worker's gradient by other tokens than were kept
         self._first_order = 0
         self._told: set[str] = set()
@@ -97,7 +98,8 @@ class MetaStep:
 
         What is there now was given up (out of memory, overflow).
         """
-        self.uncertain = bool(self.micro_batches)
+        self.uncertain = bool(self.micro_batches) or self.is_running
+        self.is_running = False
         self.micro_batches = []
 
     def keep(self, sample: dict[str, Any], rng: bilevel.RngState, sample_size: Any, dummy: bool, **part: Any) -> None:
@@ -126,6 +128,7 @@ class MetaStep:
         """
         unwrapped = getattr(model, "module", model)
         compat.unscale_grads(optimizer)
+        self.uncertain, self.is_running = self.uncertain or self.is_running, False
         places = Places(optimizer, unwrapped, present, bool(self.cfg.meta_fd_fp32))
         g = places.gradients(places.theta)
         finite = all(bool(torch.isfinite(value).all()) for value in g)
@@ -182,9 +185,11 @@ class MetaStep:
         if meta_options.parts(self.cfg) > 1 and not work.uncertain:
             times = work.draw(meta_options.parts(self.cfg), int(self.cfg.seed))
             arguments["train_grads"] = g, work.phi_gradients(places.phi, times)
+        if estimator == "exact" and g[0].is_cuda:  # unfused attention has other dropout masks than the host's pass
+            arguments["train_grads"] = None
         arguments["rng"] = [batch.rng for batch in work.chosen]
         if rule == "adam":
-            arguments["preconditioner"] = Preconditioner(adam, [places.masters[id(x)] for x in places.theta])
+            arguments["preconditioner"] = Preconditioner(adam, [places.masters[id(x)] for x in places.theta], g)
         self._tell(f"{estimator} difference, radius {radius:g}" if terms != "direct" else "direct term", rule, places)
         losses = work.training_losses(times), work.validation_losses()
         gradient = partial(bilevel.meta_gradient, *losses, places.theta, places.phi, **arguments)

@@ -57,7 +57,9 @@ class MetaMixin(PresenceMixin):
         for number, piece in enumerate(pieces):
             rng, before = bilevel.rng_state(), _gradients(phi)
             with model.no_sync() if number < len(pieces) - 1 and hasattr(model, "no_sync") else nullcontext():
+                self.meta.is_running = True
                 results.append(super().train_step(piece, model, criterion, optimizer, update_num, ignore_grad))
+                self.meta.is_running = False
             added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()}
             self.meta.keep(piece, rng, results[-1][1], ignore_grad, group=group, phi=added)
         return results[0] if len(results) == 1 else tuple(map(_summed, zip(*results)))
