@@ -71,7 +71,7 @@ settings_of() { # settings_of ARM: what differs from run/configs/study/meta.yaml
     meta) settings=("${meta[@]}") ;;
     meta_direct | meta_cross) settings=("${meta[@]}" "meta-terms=${1#meta_}") ;;
     meta_half) settings=("${meta[@]}" meta-val-batch-fraction=0.5 meta-cross-batch-fraction=0.5) ;;
-    meta_sgd) settings=("${meta[@]}" meta-inner-rule=sgd) ;;
+    meta_sgd) settings=("${meta[@]}" meta-inner-rule=sgd meta-inner-lr=x1) ;;
     *) die "--arms: there is no $1 (--help lists them)" ;;
   esac
 }

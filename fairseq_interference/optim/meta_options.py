@@ -42,7 +42,11 @@ class MetaOptions(FairseqDataclass):
         default="adam", metadata={"help": "inner step: adam (its preconditioner), sgd (the paper), sgd_rms"}
     )
     meta_inner_lr: str = field(
-        default="x1", metadata={"help": "inner learning rate: x2 is twice the current rate, 0.01 itself"}
+        default="x0.1",
+        metadata={
+            "help": "inner learning rate: x2 is twice the current rate, 0.01 itself; the default is how much of a "
+            "gradient Adam's momentum lets through at once (the paper: x1, with sgd)"
+        },
     )
     meta_every: int = field(
         default=1,
