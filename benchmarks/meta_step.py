@@ -4,8 +4,8 @@
 
 Updates run through the host's own trainer, Adam included, all languages in every batch; the settings take turns
 within a run, and a figure is the median over runs of (setting / plain in the same run). ``literal`` is the paper's
-algorithm for one training language (L + 4 passes), as it is written; it exists here only. The cosine is that of the
-setting's meta gradient with that of ``paper`` + ``central`` on the same batches.
+algorithm for one training language (L + 4 passes), as it is written; it exists here only. How near the settings'
+gradients are to each other: ``meta_cosine.py``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ SETTINGS: dict[str, list[str]] = {
     "exact": ["--meta-estimator", "exact"],
     "every 4": ["--meta-every", "4"],
     "half validation": ["--meta-val-batch-fraction", "0.5"],
+    "half cross": ["--meta-cross-batch-fraction", "0.5"],
+    "half both": ["--meta-val-batch-fraction", "0.5", "--meta-cross-batch-fraction", "0.5"],
 }
 
 
@@ -153,38 +155,14 @@ def literal(task: Any, trainer: Any, batch: dict[str, Any], update: int) -> None
     trainer.optimizer.step()
 
 
-class Gradients:
-    """Keeps the meta gradients that the trainers take, for the cosines."""
-
-    def __init__(self) -> None:
-        from fairseq_interference.optim import bilevel
-
-        self.last: Any = None
-        original = bilevel.meta_gradient
-
-        def spy(*args: Any, **kwargs: Any) -> Any:
-            self.last = original(*args, **kwargs)
-            return self.last
-
-        bilevel.meta_gradient = spy
-
-
-def cosine(one: Any, other: Any) -> float:
-    dot = sum(float((x.double() * y.double()).sum()) for x, y in zip(one, other))
-    sizes = [math.sqrt(sum(float(x.double().square().sum()) for x in side)) for side in (one, other)]
-    return dot / (sizes[0] * sizes[1])
-
-
 def measure(languages: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Ratios and cosines of every setting for a number of languages."""
+    """Ratios of every setting for a number of languages."""
     data = write_data(folder / f"{languages}", languages, args)
     names = [name for name in SETTINGS if not args.only or name in ("plain", *args.only)]
     made = {name: make_trainer(data, name, languages, args) for name in names}
-    caught, clock = Gradients(), CLOCKS[args.clock]
+    clock = CLOCKS[args.clock]
     seconds: dict[str, list[float]] = {name: [] for name in [*names, *(["literal"] if args.literal else [])]}
-    cosines: dict[str, list[float]] = {name: [] for name in names}
     for run in range(-12, args.runs):  # the first twelve make Adam's moments, on small batches
-        found = {}
         for name, (task, trainer) in made.items():
             few = argparse.Namespace(**{**vars(args), "tokens": args.length * languages}) if run < 0 else args
             repeats = 4 if name == "every 4" and run >= 0 else 1
@@ -194,24 +172,16 @@ def measure(languages: int, args: argparse.Namespace, folder: Path) -> dict[str,
                 trainer.train_step([batch])
             if run >= 0:
                 seconds[name].append((clock() - begin) / repeats)
-            if name not in ("plain", "every 4"):
-                found[name] = [x.clone() for x in caught.last.total]
         if args.literal and run >= 0:
             task, trainer = made[REFERENCE]
             begin = clock()
             literal(task, trainer, batch_of(task, run, languages, args), run)
             seconds["literal"].append(clock() - begin)
-        if run == -1:
-            for name in found:
-                cosines[name].append(cosine(found[name], found[REFERENCE]))
     report: dict[str, Any] = {}
     for name, values in seconds.items():
         ratios = [value / plain for value, plain in zip(values, seconds["plain"])]
         report[name] = {"ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-        if cosines.get(name):
-            report[name]["cosine"] = cosines[name][0]
-        shown = f"   cosine {cosines[name][0]:.4f}" if cosines.get(name) else ""
-        print(f"  {name:<26} {report[name]['ratio']:6.2f}  [{min(ratios):.2f}, {max(ratios):.2f}]{shown}", flush=True)
+        print(f"  {name:<26} {report[name]['ratio']:6.2f}  [{min(ratios):.2f}, {max(ratios):.2f}]", flush=True)
     return report
 
 

@@ -548,3 +548,25 @@ def test_where_the_wraps_are_listed():
     makers = [make for *_, make in compat.WRAPS] + [make for _, make in compat.TRAIN_WRAPS]
     assert all(make.__doc__ for make in makers)
     assert Path(compat.__file__).name == "compat.py"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
+def test_freed_memory_is_kept() -> None:
+    """Tensors of the same sizes, again and again, fault no pages in after the first time."""
+    script = """
+import resource, torch
+from fairseq_interference import compat
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        some = [torch.ones(size) for size in (10_000_000, 3_000_000)]
+        del some
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+first = faults()
+compat.keep_freed_memory()
+faults()
+print(first, faults())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert after < before / 10

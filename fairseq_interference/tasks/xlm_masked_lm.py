@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
+from fairseq_interference import compat
 from fairseq_interference.criterions.xlm_masked_lm import log_languages, metric_names
 from fairseq_interference.data import heldout, sampling
 from fairseq_interference.data.batching import Batcher
@@ -120,6 +122,8 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
         """Check that the run may go on in its folder, then build."""
         if not from_checkpoint:
             XlmMaskedLmConfig.check(self.cfg)
+            if not torch.cuda.is_available():
+                compat.keep_freed_memory()
             self.folders = open_folders(self.cfg.data, self.cfg.langs)
             for note in self.folders.notes:
                 logger.info("%s", note)
