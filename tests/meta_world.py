@@ -10,7 +10,7 @@ import torch
 from pretrain_world import build
 from torch import Tensor
 
-from fairseq_interference.optim import meta_step
+from fairseq_interference.optim import bilevel
 
 META = ("--langs", "aa,bb,cc", "--optimizer", "meta_adapter", "--meta-heldout-fraction", "0.2")
 STILL = ("--dropout", 0, "--attention-dropout", 0, "--activation-dropout", 0)
@@ -55,5 +55,5 @@ def spread(task: Any, count: int) -> list[int]:
 
 
 def distance(found: list[Tensor], right: list[Tensor]) -> float:
-    gap = meta_step._norm([x.double() - y.double() for x, y in zip(found, right)])
-    return gap / meta_step._norm(right)
+    gap = bilevel.norm([x.double() - y.double() for x, y in zip(found, right)])
+    return gap / bilevel.norm(right)

@@ -132,7 +132,7 @@ def meta_gradient(
         v, direct = step.run(val, step.theta, step.phi)
         step.generators = rng_state()
         w = _pulled_back(inner_rule, v, g, factors)
-        size = _norm(w)
+        size = norm(w)
         if observe is not None:
             observe(w)
         if estimator == "none":
@@ -140,9 +140,10 @@ def meta_gradient(
         elif size == 0.0 or not math.isfinite(size):
             epsilon, cross = 0.0, [torch.full_like(x, 0.0 * size) for x in direct]  # 0 x inf is nan
         else:
-            epsilon = 0.0 if estimator == "exact" else radius * (_norm(step.start) or 1.0) / size
-            cross = [x.mul_(-inner_lr) for x in step.mixed_derivative(estimator, w, epsilon, h)]
-    total = [x + y for x, y in zip(direct, cross)]
+            epsilon = 0.0 if estimator == "exact" else radius * (norm(step.start) or 1.0) / size
+            cross = step.mixed_derivative(estimator, w, epsilon, h)
+            torch._foreach_mul_(cross, -inner_lr)
+    total = list(torch._foreach_add(direct, cross))
     direct, cross, total = ([values[place] for place in columns] for values in (direct, cross, total))
     return MetaGradient(direct, cross, total, epsilon, step.passes)
 
@@ -213,7 +214,9 @@ class _Step:
         if estimator == "central":
             self.place(w, -epsilon)
             h, span = self.run(self.train, [], self.phi, self.rng)[1], 2 * epsilon
-        return [x.sub_(y).div_(span or 1.0) for x, y in zip(ahead, h)]
+        torch._foreach_sub_(ahead, list(h))
+        torch._foreach_div_(ahead, span or 1.0)
+        return ahead
 
 
 def gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
@@ -289,7 +292,13 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _norm(tensors: Tensors) -> float:  # in float16 it would overflow at 65,504
+def norm(tensors: Sequence[Tensor]) -> float:
+    """Of all elements together; nan or inf if one is."""
+    if not tensors:
+        return 0.0
+    if all(x.dtype == _wide(x) for x in tensors):
+        return float(torch.stack(torch._foreach_norm(list(tensors))).norm())
+    # in float16 it would overflow at 65,504
     return float(torch.stack([torch.linalg.vector_norm(x, dtype=_wide(x)) for x in tensors]).norm())
 
 

@@ -131,7 +131,7 @@ class MetaStep:
         self.uncertain, self.is_running = self.uncertain or self.is_running, False
         places = Places(optimizer, unwrapped, present, bool(self.cfg.meta_fd_fp32))
         g = places.gradients(places.theta)
-        finite = all(bool(torch.isfinite(value).all()) for value in g)
+        finite = math.isfinite(bilevel.norm(g))
         batches, self.micro_batches = self.micro_batches, []
         found, limits = None, inner_optimizer(optimizer).cfg
         if present and finite and self.is_due(update):
@@ -159,7 +159,7 @@ class MetaStep:
         places.set_gradients(places.phi, None)
         again = work.theta_gradient(places.theta)
         metrics.log_scalar("meta_theta_seconds", work.seconds.get("theta", 0.0), priority=1800, round=6)
-        if not all(bool(torch.isfinite(value).all()) for value in again):
+        if not math.isfinite(bilevel.norm(again)):
             again = g
         places.set_gradients(places.theta, again)
         return again
@@ -201,7 +201,7 @@ class MetaStep:
             bilevel.set_rng_state(before)  # or the validation pass would have other dropout masks, and v be another
             self._check_difference(found, gradient(radius=radius / 2))
         chosen: list[Tensor] = {"both": found.total, "direct": found.direct, "cross": found.cross}[terms]
-        if not all(bool(torch.isfinite(value).all()) for value in chosen):
+        if not math.isfinite(bilevel.norm(chosen)):
             logger.warning("update %d: the meta gradient is not finite; language-specific parts wait", work.update)
             return None
         return chosen
@@ -219,14 +219,14 @@ class MetaStep:
 
     @staticmethod
     def _log_direction(w: list[Tensor], in_full: bool) -> None:
-        metrics.log_scalar("meta_norm_w", _norm(w), priority=1815, round=6)
+        metrics.log_scalar("meta_norm_w", bilevel.norm(w), priority=1815, round=6)
         if in_full:
             squares = torch.cat([x.float().square().flatten() for x in w])
             top = squares.topk(max(1, squares.numel() // 1000)).values.sum() / squares.sum()
             metrics.log_scalar("meta_top_share", float(top), priority=1815, round=4)
 
     def _log(self, found: bilevel.MetaGradient, work: Replay, adam: MetaAdapter) -> None:
-        direct, cross = _norm(found.direct), _norm(found.cross)
+        direct, cross = bilevel.norm(found.direct), bilevel.norm(found.cross)
         ratio = cross / direct if direct > 0 else math.inf if cross > 0 else 0.0
         numbers = {"direct": direct, "cross": cross, "ratio": ratio, "lr": adam.meta_lr, "epsilon": found.epsilon}
         numbers.update({f"{part}_seconds": value for part, value in work.seconds.items()})
@@ -262,25 +262,20 @@ class MetaStep:
             metrics.log_scalar("meta_cosine", sum(cosines) / len(cosines), priority=1855, round=4)
 
     def _check_difference(self, found: bilevel.MetaGradient, half: bilevel.MetaGradient) -> None:
-        gap = _norm([x - y for x, y in zip(found.cross, half.cross)]) / (_norm(half.cross) or 1.0)
+        gap = bilevel.norm([x - y for x, y in zip(found.cross, half.cross)]) / (bilevel.norm(half.cross) or 1.0)
         metrics.log_scalar("meta_fd_gap", gap, priority=1810, round=6)
 
 
 def _cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    size = _norm(one) * _norm(other)
+    size = bilevel.norm(one) * bilevel.norm(other)
     return float(sum((x.double() * y.double()).sum() for x, y in zip(one, other))) / size if size else math.nan
-
-
-def _norm(tensors: Sequence[Tensor]) -> float:
-    norms = [torch.linalg.vector_norm(x.float()) for x in tensors]
-    return float(torch.stack(norms).norm()) if norms else 0.0
 
 
 def _clip(gradients: Sequence[Tensor], places: Places, limit: float, parameters: Sequence[Any]) -> None:
     """Scale the gradients of a group down to a norm."""
     if not limit:
         return
-    norm = _norm(gradients)
+    norm = bilevel.norm(gradients)
     if norm > limit:
         places.set_gradients(parameters, [x * (limit / (norm + 1e-6)) for x in gradients])
 
