@@ -38,7 +38,7 @@ def test_the_study_ends_in_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(lines) == 3 * 13  # mono is two
     for line in lines[:13]:
         assert launch.main([*shlex.split(line)[2:], "--dry-run"]) == 0
-    assert "--meta-terms cross" in capsys.readouterr().err
+    assert "--meta-terms cross" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

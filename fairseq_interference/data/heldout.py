@@ -17,6 +17,7 @@ from fairseq_interference.data.multilingual import Item, MultilingualDataset, Sa
 from fairseq_interference.errors import DataError
 
 _SLICE, _DRAW = 0x5A1CE, 0xD2A3
+_FEW = 10_000  # blocks that may all be shuffled for every update
 
 
 def hold_out(
@@ -83,7 +84,9 @@ class ValidationBatches:
         part = self.dataset.blocks[language]
         assert part is not None
         most = min(len(part), int(tokens / int(part.sizes.min())) + 1)
-        order = np.random.default_rng([self.seed, _DRAW, language, update]).choice(len(part), most, replace=False)
+        rng = np.random.default_rng([self.seed, _DRAW, language, update])
+        few = len(part) <= _FEW  # a smaller batch then is the beginning of a larger one
+        order = rng.permutation(len(part))[:most] if few else rng.choice(len(part), most, replace=False)
         sizes = part.sizes[order]
         middles: NDArray[Any] = np.cumsum(sizes) - sizes / 2
         count = max(1, int(np.searchsorted(middles, tokens)))  # as near as whole blocks come
