@@ -1,15 +1,17 @@
-"""Peak memory of the bilevel step beyond a plain step of the same arch: at most 2 |theta| + 3 |phi present| + token ids.
+"""Peak memory of the bilevel step beyond a plain step: at most 2 |theta| + 3 |phi of present languages| + token ids.
 
     python benchmarks/meta_memory.py [--layers 8 --dim 512] [--languages 2,16] [--updates 14]
 
 Every run is a process of its own; its peak is the kernel's (ru_maxrss). Twelve updates on small batches, so that the
-inner rule is Adam's, then two of full size.
+inner rule is Adam's, then two of full size. glibc is told to hand back what is freed (MALLOC_MMAP_THRESHOLD_), so that
+the peak is that of the memory in use; with ``--retain`` it keeps and scatters as it likes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -57,6 +59,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tokens", type=int, default=4096, help="per update")
     parser.add_argument("--length", type=int, default=64, help="tokens of a block")
     parser.add_argument("--languages", default="2,16")
+    parser.add_argument("--retain", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:
@@ -66,7 +69,10 @@ def main(argv: list[str]) -> int:
         found = {}
         for name in NAMES:
             again = [sys.executable, __file__, *argv, "--one", name, "--languages", languages]
-            done = subprocess.run(again, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            environment = dict(os.environ) if args.retain else {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+            done = subprocess.run(
+                again, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            )
             found[name] = json.loads(done.stdout.splitlines()[-1])
         sizes = found[DEFAULT]
         allowed = 2 * sizes["shared"] + 3 * sizes["specific"] + 2 * 4 * 8 * args.tokens

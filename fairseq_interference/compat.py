@@ -288,10 +288,10 @@ def optimizer_step(optimizer: Any) -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep large blocks that are freed, for the next update: otherwise every update faults its pages in anew.
 
-    Measured on a CPU: 1 to 5 % of an update. Elsewhere than on glibc nothing happens.
+    Measured on a CPU: 1 to 5 % of an update. Nothing happens elsewhere than on glibc, or if a variable MALLOC_… is set.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
+    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
         most = 2**31 - 1
         for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
             mallopt(option, most)

@@ -32,8 +32,8 @@ The difference needs three things:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -209,11 +209,12 @@ class _Step:
         if estimator == "exact":
             self.place()
             return self.run([partial(_slope, loss, self.theta, w) for loss in self.train], [], self.phi, self.rng)[1]
-        self.place(w, epsilon)
-        ahead, span = self.run(self.train, [], self.phi, self.rng)[1], epsilon
-        if estimator == "central":
-            self.place(w, -epsilon)
-            h, span = self.run(self.train, [], self.phi, self.rng)[1], 2 * epsilon
+        with _frozen(self.theta):
+            self.place(w, epsilon)
+            ahead, span = self.run(self.train, [], self.phi, self.rng)[1], epsilon
+            if estimator == "central":
+                self.place(w, -epsilon)
+                h, span = self.run(self.train, [], self.phi, self.rng)[1], 2 * epsilon
         torch._foreach_sub_(ahead, list(h))
         torch._foreach_div_(ahead, span or 1.0)
         return ahead
@@ -245,6 +246,19 @@ def _derivatives(loss: Tensor, parameters: Tensors, create_graph: bool = False) 
         return [None] * len(parameters)
     found = iter(torch.autograd.grad(loss, wanted, create_graph=create_graph, allow_unused=True))
     return [next(found) if parameter.requires_grad else None for parameter in parameters]
+
+
+@contextmanager
+def _frozen(parameters: Tensors) -> Iterator[None]:
+    """Parameters whose gradient nobody asks for: what only that would need is not kept."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 def _slope(loss: Closure, theta: Tensors, w: Tensors) -> Tensor:
