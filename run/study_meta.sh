@@ -90,7 +90,9 @@ PYTHON="${PYTHON:-python3}"
 export PYTHON PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 SECONDS=0
 own=$((${#OPT_data} == 0))
-jobs_total $((3 * own + ${#arms[@]} * (3 * ${#seeds[@]} + 1) + 1))
+monos=0 # a model for each of the two languages
+for arm in "${arms[@]}"; do [[ "$arm" != mono ]] || monos=${#seeds[@]}; done
+jobs_total $((3 * own + ${#arms[@]} * (3 * ${#seeds[@]} + 1) + monos))
 
 if ((own)); then
   inputs=()

@@ -19,25 +19,15 @@ from scipy import stats
 
 from fairseq_interference.errors import DataError, UsageError
 from fairseq_interference.evaluation.records import Record, read_records
-from fairseq_interference.evaluation.report_cells import TASK_METRICS, Repeat
-from fairseq_interference.evaluation.report_data import repeat_of
+from fairseq_interference.evaluation.report_cells import TASK_METRICS, Cell, Metric, Repeat
+from fairseq_interference.evaluation.report_data import check_vocabulary, repeat_of, rules_of
 from fairseq_interference.evaluation.report_markdown import grid
 
 CONFIDENCE = 0.95
-FIELDS = (
-    "measure",
-    "split",
-    "trained on",
-    "language",
-    "baseline",
-    "arm",
-    "n",
-    "mean",
-    "sd",
-    "difference",
-    "low",
-    "high",
-)
+FIELDS = [
+    *("measure", "split", "rules", "trained on", "language", "baseline", "arm", "n"),
+    *("mean", "sd", "difference", "low", "high"),
+]
 
 
 class Measure(NamedTuple):
@@ -48,6 +38,7 @@ class Measure(NamedTuple):
     split: str
     source: str  # languages fine-tuned on; empty for a pre-trained model
     language: str
+    rules: str  # how it was scored: what was scored otherwise is another measure
 
     def __str__(self) -> str:
         where = f"{self.source} to {self.language}" if self.source not in ("", self.language) else self.language
@@ -83,38 +74,46 @@ def paired_difference(arm: Values, baseline: Values) -> Optional[PairedDifferenc
     return PairedDifference(mean, mean - half, mean + half, n)
 
 
-def measured(record: Record) -> list[tuple[Measure, float]]:
-    """Numbers of a record: loss in nats per token of a pre-trained model, otherwise its task's metric in points."""
+METRICS = {"loss_per_token": Metric("loss", math.log(2)), **TASK_METRICS}  # recorded in bits, shown in nats
+
+
+def measured(record: Record) -> Optional[tuple[Measure, float]]:
+    """A record's number: loss in nats per token of a pre-trained model, or its task's metric in points."""
     run, evaluation = record["run"], record["evaluation"]
-    metrics, place = evaluation["metrics"], (evaluation["benchmark"], evaluation["split"])
-    if run["setting"] == "pretrain":
-        loss = metrics.get("loss_per_token")
-        found = [] if loss is None else [("loss", float(loss) * math.log(2))]
-        return [(Measure(name, *place, "", evaluation["language"]), value) for name, value in found]
-    name = next((name for name in TASK_METRICS if metrics.get(name) is not None), None)
+    metrics, pretrain = evaluation["metrics"], run["setting"] == "pretrain"
+    name = next((name for name in METRICS if metrics.get(name) is not None), None)
     if name is None:
-        return []
-    shown, source = TASK_METRICS[name], ",".join(run["train_langs"])
-    return [(Measure(shown.label, *place, source, evaluation["language"]), metrics[name] * shown.scale)]
+        return None
+    source = "" if pretrain else ",".join(run["train_langs"])
+    place = evaluation["benchmark"], evaluation["split"], source, evaluation["language"]
+    return Measure(METRICS[name].label, *place, rules_of(record, ("parts",))), metrics[name] * METRICS[name].scale
 
 
 def read_arms(results: Path) -> dict[str, dict[Measure, Values]]:
     """Arm (folder below ``results``) -> measure -> seeds -> value.
 
     Raises:
-        DataError: no arm, or two runs of an arm with the same seeds.
+        DataError: no arm, two runs of an arm with the same seeds, or runs with different dictionaries.
     """
     arms: dict[str, dict[Measure, Values]] = {}
+    everything: list[Record] = []
     for folder in sorted(path for path in results.glob("*") if any(path.glob("*.json"))):
-        arm = arms.setdefault(folder.name, {})
-        for record in read_records(folder):
-            for measure, value in measured(record) if record["status"] == "done" else []:
-                values = arm.setdefault(measure, {})
-                if repeat_of(record) in values:
-                    raise DataError("Two runs of an arm with the same seed.", where=folder, value=record["run"]["id"])
-                values[repeat_of(record)] = value
+        arm, records = arms.setdefault(folder.name, {}), read_records(folder)
+        everything += records
+        for record in records:
+            found = measured(record) if record["status"] == "done" else None
+            if found is None:
+                continue
+            values, repeat = arm.setdefault(found[0], {}), repeat_of(record)
+            if repeat in values:
+                advice = "move one of them to another folder"
+                what = "Two runs of an arm with the same seed."
+                raise DataError(what, where=folder, value=record["run"]["id"], next_step=advice)
+            values[repeat] = found[1]
     if not arms:
-        raise DataError("Every arm is a folder of records; there is none here.", where=results)
+        advice = "give --results the folder that holds a folder of records for each arm"
+        raise DataError("Every arm is a folder of records; there is none here.", where=results, next_step=advice)
+    check_vocabulary(everything)
     return arms
 
 
@@ -129,11 +128,15 @@ def _measures(arms: Arms) -> list[Measure]:
     return sorted({measure for arm in arms.values() for measure in arm}, key=lambda m: (m.source != "", *m))
 
 
+def _cell(values: Values) -> Cell:
+    return Cell(tuple(values.values()), tuple(values))
+
+
 def _summary(values: Values) -> str:
-    if not values:
+    cell = _cell(values)
+    if cell.mean is None:
         return "–"
-    mean = statistics.fmean(values.values())
-    return f"{mean:.3f} ± {statistics.stdev(values.values()):.3f}" if len(values) > 1 else f"{mean:.3f}"
+    return f"{cell.mean:.3f}" if cell.sd is None else f"{cell.mean:.3f} ± {cell.sd:.3f}"
 
 
 def _shown(found: Optional[PairedDifference]) -> str:
@@ -177,8 +180,7 @@ def to_csv(arms: Arms, baselines: Sequence[str]) -> str:
                 values = arm.get(measure, {})
                 if values:
                     found = paired_difference(values, arms[baseline].get(measure, {}))
-                    sd = statistics.stdev(values.values()) if len(values) > 1 else None
-                    row = [measure.name, measure.split, measure.source, measure.language, baseline, name, len(values)]
-                    row += [statistics.fmean(values.values()), sd]
+                    cell, place = _cell(values), (measure.split, measure.rules, measure.source, measure.language)
+                    row = [measure.name, *place, baseline, name, cell.n, cell.mean, cell.sd]
                     writer.writerow(row + ([None] * 3 if found is None else [found.mean, found.low, found.high]))
     return out.getvalue()

@@ -26,7 +26,7 @@ def _is_zero_shot(record: Record) -> bool:
     return bool(record["run"]["setting"] == "zero-shot")
 
 
-def _rules(record: Record, ignored: Collection[str]) -> str:
+def rules_of(record: Record, ignored: Collection[str]) -> str:
     rules = record["evaluation"]["rules"]
     if isinstance(rules, str):
         return rules
@@ -111,7 +111,7 @@ def _groups(records: Iterable[Record], ignored: Collection[str]) -> dict[GroupKe
     groups: dict[GroupKey, list[Record]] = defaultdict(list)
     for record in records:
         evaluation, trained = record["evaluation"], tuple(record["run"]["train_langs"])
-        head, rules = (evaluation["benchmark"], evaluation["split"]), _rules(record, ignored)
+        head, rules = (evaluation["benchmark"], evaluation["split"]), rules_of(record, ignored)
         if record["run"]["setting"] == "pretrain":
             groups[("pretrain", *head, (), rules)].append(record)
             continue

@@ -32,7 +32,6 @@ The difference needs three things:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def meta_gradient(
     train_grads: Optional[tuple[Sequence[Tensor], Sequence[Tensor]]] = None,
     rng: Optional[Sequence[RngState]] = None,
     reduce: Optional[Callable[[Tensors], Any]] = None,
-    observe: Optional[Callable[[Tensors], Any]] = None,
+    observe: Optional[Callable[[Tensors, float], Any]] = None,
 ) -> MetaGradient:
     """Derivative of phi -> L_val(theta'(phi), phi), theta'(phi) = theta - alpha P d L_train(theta, phi) / d theta.
 
@@ -113,7 +112,7 @@ def meta_gradient(
         reduce: called in place on every finished list of gradients: g (``one_sided``: and h(theta)); v and direct;
             h(theta + epsilon w) and h(theta - epsilon w), or what ``exact`` has for them. It sums over workers: losses
             are to be divided by the tokens of all workers.
-        observe: called with w, to look at.
+        observe: called with w and ||w||, to look at.
 
     Raises:
         UsageError: an unknown rule or estimator, a negative radius, a list that does not fit.
@@ -135,7 +134,7 @@ def meta_gradient(
         w = _pulled_back(inner_rule, v, g, factors)
         size = norm(w)
         if observe is not None:
-            observe(w)
+            observe(w, size)
         if estimator == "none":
             epsilon, cross = 0.0, [torch.zeros_like(x) for x in direct]
         elif size == 0.0 or not math.isfinite(size):
@@ -233,22 +232,12 @@ def gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
         if rng is not None:
             set_rng_state(rng[number])
         parts = _derivatives(loss(), parameters)
-        shared = Counter(part.untyped_storage().data_ptr() for part in parts if part is not None)
         while parts:  # taken off the list one by one: |theta| is held once, not twice
             part, place = parts.pop(), len(parts)
             before = sums[place]
-            if part is not None and before is None:
-                own = shared[part.untyped_storage().data_ptr()] == 1 and _is_whole(part)
-                sums[place] = part if own else part.to(_wide(part), copy=True)
-            elif part is not None and before is not None:
-                before.add_(part)
+            if part is not None:
+                sums[place] = part.to(_wide(part), copy=True) if before is None else before.add_(part)
     return [torch.zeros_like(x, dtype=_wide(x)) if y is None else y for x, y in zip(parameters, sums)]
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    """Whether it is all of its memory (no view, nothing expanded), in float32 or wider."""
-    size = tensor.numel() * tensor.element_size()
-    return tensor.untyped_storage().nbytes() == size and tensor.is_contiguous() and tensor.dtype == _wide(tensor)
 
 
 def _derivatives(loss: Tensor, parameters: Tensors, create_graph: bool = False) -> list[Optional[Tensor]]:

@@ -23,7 +23,6 @@ from fairseq_interference.optim.rates import Rate
 
 logger = logging.getLogger(__name__)
 SHARED, SPECIFIC = "shared", "lang_specific"
-CHUNK = 65_536  # elements at a time on a CPU: they stay in the cache
 CUT = 100.0  # an element of the preconditioner is at most so many times its tensor's median
 
 
@@ -184,25 +183,13 @@ class MetaAdapter(FairseqAdam):
         group, state = self.param_groups[0], self.optimizer.state[parameter]
         decay, step = group["betas"][1], int(state["step"]) + 1
         correction = math.sqrt(1 - decay**step)
-        noise, moment, gradient = group["eps"] * correction, state["exp_avg_sq"].view(-1), gradient.reshape(-1)
-
-        def root_of(part: slice) -> torch.Tensor:
-            some = gradient[part].float()
-            root: torch.Tensor = moment[part].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
-            return root
-
-        few = root_of(slice(None, None, -(-moment.numel() // 4096)))
-        few = few[few > 0] if bool((few > 0).any()) else root_of(slice(None)).max().view(1)
-        least = (float(few.median()) + noise) / CUT
-        wide = torch.promote_types(parameter.dtype, torch.float32)
-        found = torch.empty(moment.shape, dtype=wide, device=moment.device)
-        size = CHUNK if moment.device.type == "cpu" else moment.numel()
-        for begin in range(0, moment.numel(), size):
-            part = slice(begin, begin + size)
-            root = root_of(part)
-            known = root > 0
-            torch.mul(root.add_(noise).clamp_(min=least).reciprocal_(), known, out=found[part]).mul_(correction)
-        return found.view_as(parameter)
+        some, noise = gradient.float(), group["eps"] * correction
+        root: torch.Tensor = state["exp_avg_sq"].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
+        known, flat = root > 0, root.reshape(-1)
+        few = flat[:: -(-flat.numel() // 4096)]
+        few = few[few > 0] if bool((few > 0).any()) else flat.max().view(1)
+        root.add_(noise).clamp_(min=(float(few.median()) + noise) / CUT)
+        return root.reciprocal_().mul_(correction).mul_(known)
 
     def steps(self) -> int:
         """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""

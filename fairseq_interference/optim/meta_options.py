@@ -169,14 +169,16 @@ def _without_use(cfg: Any) -> list[str]:
     if low and str(cfg.meta_estimator) == "one_sided":
         return ["--meta-estimator one_sided (in half precision and with --amp: central, exact or auto)"]
     given = {option.name for option in fields(MetaOptions) if _differs(cfg, option)}
-    idle: dict[str, set[str]] = {"--meta-terms direct": set(), "--meta-estimator exact": set()}
     if str(cfg.meta_terms) == "direct":
-        idle["--meta-terms direct"] = {"meta_estimator", "meta_radius", "meta_fd_check", "meta_cross_batch_fraction"}
+        why = "--meta-terms direct"
+        idle = {"meta_estimator", "meta_radius", "meta_fd_check", "meta_cross_batch_fraction"}
         if str(cfg.meta_val_langs) == "others":
-            idle["--meta-terms direct"].add("meta_val_langs")
+            idle.add("meta_val_langs")
     elif str(cfg.meta_estimator) == "exact":
-        idle["--meta-estimator exact"] = {"meta_radius", "meta_fd_check"}
-    return [f"--{x.replace('_', '-')} (no use with {y})" for y, names in idle.items() for x in sorted(names & given)]
+        idle, why = {"meta_radius", "meta_fd_check"}, "--meta-estimator exact"
+    else:
+        return []
+    return [f"--{name.replace('_', '-')} (no use with {why})" for name in sorted(idle & given)]
 
 
 def _root(cfg: Any, section: str) -> Any:

@@ -71,7 +71,10 @@ class Replay:
 
     def on_masters(self, masters: dict[int, Any]) -> None:
         """Run the passes in fp32: the model's code with the masters in place of its parameters."""
-        named = {name: masters.get(id(p), p.detach().float()) for name, p in self.model.named_parameters()}
+        named = {
+            name: masters[id(p)] if id(p) in masters else p.detach().float()  # frozen
+            for name, p in self.model.named_parameters()
+        }
         self.model, self.amp = _OnMasters(self.model, named), False
         self.factor, self.scale = self.factor * self.scale, 1.0
 

@@ -218,8 +218,9 @@ class MetaStep:
             logger.info("meta step: %s", text)
 
     @staticmethod
-    def _log_direction(w: list[Tensor], in_full: bool) -> None:
-        metrics.log_scalar("meta_norm_w", bilevel.norm(w), priority=1815, round=6)
+    def _log_direction(w: list[Tensor], size: float, in_full: bool) -> None:
+        if math.isfinite(size):
+            metrics.log_scalar("meta_norm_w", size, priority=1815, round=6)
         if in_full:
             squares = torch.cat([x.float().square().flatten() for x in w])
             top = squares.topk(max(1, squares.numel() // 1000)).values.sum() / squares.sum()
@@ -252,7 +253,7 @@ class MetaStep:
         cosines = []
         for number, one in enumerate(work.present):
             for other in work.present[:number]:
-                value = _cosine(gradients[one], gradients[other])
+                value = cosine(gradients[one], gradients[other])
                 if math.isfinite(value):
                     cosines.append(value)
                     metrics.log_scalar(
@@ -266,7 +267,8 @@ class MetaStep:
         metrics.log_scalar("meta_fd_gap", gap, priority=1810, round=6)
 
 
-def _cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Between two lists of tensors of the same shapes, as if each were one vector; nan if one is 0."""
     size = bilevel.norm(one) * bilevel.norm(other)
     return float(sum((x.double() * y.double()).sum() for x, y in zip(one, other))) / size if size else math.nan
 
