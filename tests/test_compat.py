@@ -392,8 +392,9 @@ def test_signal_to_one_rank_stops_both(start, tmp_path):
     children = [start(tmp_path / "run", logs[rank], *ddp.rank_flags(rank, 2, port)) for rank in range(2)]
     wait_for_update(children, logs[:1])
     children[1].send_signal(signal.SIGUSR1)
-    assert finish(children) == [75, 75]
+    codes = finish(children)
     text = logs[0].read_text()
+    assert codes == [75, 75], text
     assert "another rank was told to stop" in text
     assert checkpoint_files.updates_of(tmp_path / "run" / "checkpoint_last.pt") == saved_at(text)
 
