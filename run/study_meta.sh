@@ -10,15 +10,16 @@
 #   --scale    full: 800 updates of 4 layers x 128, hours (default); smoke: seconds, its numbers mean nothing
 #   --out      folder to work in (default: study/meta)
 #   --seeds    seeds of pre-training (weights, batches, masks: the same in every arm) and of fine-tuning
-#   --arms     some of: mono joint share_adpt adpt meta meta_direct meta_cross meta_half meta_sgd adpt_all joint_more
-#              adpt_more (default: all)
+#   --arms     some of: mono joint share_adpt adpt meta meta_direct meta_cross meta_half meta_sgd meta_whole
+#              adpt_all joint_more adpt_more (default: all)
 #   --set      one more setting of pre-training, KEY=VALUE (several: separated by blanks)
 #   --jobs     stages side by side, one thread each (default: 1)
 #   --dry-run  print the commands of every stage, run nothing
 #
 # Equal updates, and the same training batches per seed: mono (half the batch: as many of its language), joint,
 # share_adpt, adpt, meta (both terms), meta_direct, meta_cross, meta_half (half-size validation and cross batches),
-# meta_sgd (the paper's inner step). A tenth of the text is held out in all of these; only the meta arms use it.
+# meta_sgd (the paper's inner step), meta_whole (an inner step of the whole rate). A tenth of the text is held out in all
+# of these; only the meta arms use it.
 # All the text: adpt_all (equal updates), joint_more and adpt_more (as many updates as meta's compute buys).
 # Interrupt it anywhere and run it again: finished stages are skipped, a training goes on from its checkpoint.
 # Exit codes: 0 done, 1 a stage failed, 2 usage, 130 interrupted.
@@ -31,7 +32,7 @@ parse_options "langs: data: ner: scale: out: seeds: arms: set: jobs: dry-run" "$
 out="${OPT_out:-study/meta}"
 IFS=, read -ra languages <<<"${OPT_langs:-xa,xb}"
 IFS=, read -ra seeds <<<"${OPT_seeds:-1,2,3}"
-IFS=', ' read -ra arms <<<"${OPT_arms:-mono,joint,share_adpt,adpt,adpt_all,joint_more,adpt_more,meta,meta_direct,meta_cross,meta_half,meta_sgd}"
+IFS=', ' read -ra arms <<<"${OPT_arms:-mono,joint,share_adpt,adpt,adpt_all,joint_more,adpt_more,meta,meta_direct,meta_cross,meta_half,meta_sgd,meta_whole}"
 read -ra extra <<<"$OPT_set"
 DRY_RUN="${OPT_dry_run:-0}"
 JOBS="${OPT_jobs:-1}"
@@ -72,6 +73,7 @@ settings_of() { # settings_of ARM: what differs from run/configs/study/meta.yaml
     meta_direct | meta_cross) settings=("${meta[@]}" "meta-terms=${1#meta_}") ;;
     meta_half) settings=("${meta[@]}" meta-val-batch-fraction=0.5 meta-cross-batch-fraction=0.5) ;;
     meta_sgd) settings=("${meta[@]}" meta-inner-rule=sgd meta-inner-lr=x1) ;;
+    meta_whole) settings=("${meta[@]}" meta-inner-lr=x1) ;;
     *) die "--arms: there is no $1 (--help lists them)" ;;
   esac
 }
