@@ -445,6 +445,9 @@ def test_held_out_blocks_are_trained_on_by_no_arm(data: Path, tmp_path: Path) ->
     for mine, kept, there, every in zip(held, trained, starts(other.dataset("train")), starts(whole.dataset("train"))):
         assert kept == there and not mine & kept and mine | kept == every
         assert len(mine) == round(0.2 * len(every))
+    alone, _ = build(data, tmp_path / "mono", "--langs", "bb", "--allow-single-lang", "--meta-heldout-fraction", "0.2")
+    alone.load_dataset("train")
+    assert starts(alone.dataset("train")) == trained[1:2]
 
 
 def test_the_valid_split_is_used_where_it_is_asked_for(data: Path, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Held-out blocks for the meta step: a seeded slice of the training data, and a batch of it for each update.
 
-Which blocks are held out depends on the seed of the data alone; which of them an update sees depends on its number
-alone. A resumed run therefore sees what the straight one would have seen.
+Which blocks of a language are held out depends on the seed of the data alone; which of them an update sees depends on
+its number alone. A resumed run therefore sees what the straight one would have seen.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,14 +21,14 @@ _SLICE, _DRAW = 0x5A1CE, 0xD2A3
 _FEW = 10_000  # blocks that may all be shuffled for every update
 
 
-def hold_out(
-    blocks: Mapping[str, Blocks], fraction: float, seed: int, numbers: Mapping[str, int]
-) -> tuple[dict[str, Blocks], dict[str, Blocks]]:
+def hold_out(blocks: Mapping[str, Blocks], fraction: float, seed: int) -> tuple[dict[str, Blocks], dict[str, Blocks]]:
     """Split every language's blocks into those to train on and those held out, at least one each.
+
+    What is held out of a language does not depend on which other languages there are.
 
     Args:
         fraction: share of the blocks that is held out; 0 holds out none.
-        seed: seed of the data. numbers: language -> its id.
+        seed: seed of the data.
 
     Raises:
         DataError: a language with fewer than two blocks.
@@ -44,7 +45,7 @@ def hold_out(
                 next_step="give more text, a smaller --tokens-per-sample, or --meta-heldout-fraction 0",
             )
         count = min(len(part) - 1, max(1, round(fraction * len(part))))
-        order = np.random.default_rng([seed, _SLICE, numbers[code]]).permutation(len(part))
+        order = np.random.default_rng([seed, _SLICE, zlib.crc32(code.encode())]).permutation(len(part))
         train[code], held[code] = part.some(np.sort(order[count:])), part.some(np.sort(order[:count]))
     return train, held
 

@@ -201,8 +201,7 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
     def _without_heldout(self, blocks: dict[str, Blocks]) -> dict[str, Blocks]:
         """The blocks to train on; those held out go to the meta step."""
         fraction = meta_options.heldout_fraction(self.cfg)
-        ids = {code: number for number, code in enumerate(self.languages)}
-        train, held = heldout.hold_out(blocks, fraction, self.cfg.seed, ids)
+        train, held = heldout.hold_out(blocks, fraction, self.cfg.seed)
         if held:
             counts = ", ".join(f"{code} {len(part)} blocks" for code, part in held.items())
             logger.info("held out for the meta step: %s", counts)
