@@ -510,6 +510,7 @@ def test_languages_of_the_validation_loss(data: Path, tmp_path: Path, langs: str
         (("--bf16", "--meta-estimator", "one_sided"), "--meta-estimator one_sided"),
         (("--meta-terms", "direct", "--meta-fd-check", 5), "--meta-fd-check (no use with --meta-terms direct)"),
         (("--meta-estimator", "exact", "--meta-radius", 1e-3), "no use with --meta-estimator exact"),
+        (("--meta-estimator", "exact", "--meta-cross-batch-fraction", 0.5), "no use with --meta-estimator exact"),
         (("--meta-eps", 0), "--meta-eps 0"),
         (("--meta-weight-decay", "nan"), "--meta-weight-decay nan"),
         (("--meta-lr", 0.01, "--lr", 0), "--lr"),

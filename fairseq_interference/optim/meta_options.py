@@ -175,7 +175,7 @@ def _without_use(cfg: Any) -> list[str]:
         if str(cfg.meta_val_langs) == "others":
             idle.add("meta_val_langs")
     elif str(cfg.meta_estimator) == "exact":
-        idle, why = {"meta_radius", "meta_fd_check"}, "--meta-estimator exact"
+        idle, why = {"meta_radius", "meta_fd_check", "meta_cross_batch_fraction"}, "--meta-estimator exact"
     else:
         return []
     return [f"--{name.replace('_', '-')} (no use with {why})" for name in sorted(idle & given)]
