@@ -72,6 +72,7 @@ def make_trainer(data: Path, name: str, languages: int, args: argparse.Namespace
 
     optimizer = "adam" if name == "plain" else "meta_adapter"
     flags = [str(data), "--task", "xlm_masked_lm", "--criterion", "xlm_masked_lm", "--arch", "xlm_adpt", "--cpu"]
+    flags += ["--save-dir", str(data / "save")]
     flags += ["--langs", ",".join(codes(languages)), "--tokens-per-sample", str(args.length), "--lr", "1e-4"]
     flags += ["--max-positions", str(args.length), "--sample-break-mode", "eos", "--weight-decay", "0.01"]
     flags += ["--encoder-layers", str(args.layers), "--encoder-embed-dim", str(args.dim)]

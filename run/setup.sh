@@ -99,6 +99,7 @@ main() {
   if [[ -z "$OPT_force" && -e "$STAMP" && ! -e "$BUILDING" && -x "$VENV/bin/python" ]] &&
     [[ -z "$OPT_python" && "$(cat "$STAMP")" == "$(pins_hash "$VENV/bin/python")" ]]; then
     if [[ "$(cat "$LINKED" 2>/dev/null)" != "$ROOT" ]]; then
+      log "$VENV served $(cat "$LINKED" 2>/dev/null || echo no checkout); from now on it serves $ROOT"
       (cd "$ROOT" && run "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps -e .)
       printf '%s\n' "$ROOT" >"$LINKED"
     fi

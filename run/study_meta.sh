@@ -39,6 +39,9 @@ DRY_RUN="${OPT_dry_run:-0}"
 JOBS="${OPT_jobs:-1}"
 [[ "$JOBS" =~ ^[1-9][0-9]*$ ]] || die "--jobs takes a number, not $JOBS"
 ((${#languages[@]} == 2)) || die "--langs takes two languages, not ${OPT_langs}"
+for list in "${languages[*]}" "${seeds[*]}" "${arms[*]}"; do
+  [[ -z "$(tr ' ' '\n' <<<"$list" | sort | uniq -d)" ]] || die "--langs, --seeds and --arms take each name once, not $list"
+done
 [[ -z "$OPT_data$OPT_ner$OPT_langs" || (-n "$OPT_data" && -n "$OPT_ner" && -n "$OPT_langs") ]] ||
   die "--langs, --data and --ner belong together (without them the languages are made here)"
 for seed in "${seeds[@]}"; do [[ "$seed" =~ ^[0-9]+$ ]] || die "--seeds takes numbers such as 1,2,3, not $OPT_seeds"; done
@@ -52,7 +55,7 @@ if [[ "${OPT_scale:-full}" == smoke ]]; then
   extra=(encoder-layers=2 encoder-embed-dim=32 encoder-ffn-embed-dim=64 batch-size=8 warmup-updates=1 "${extra[@]+"${extra[@]}"}")
 fi
 codes="${languages[0]},${languages[1]}"
-batch=32 # as in run/configs/study/meta.yaml
+batch="$(sed -n 's/^  batch-size: //p' "$ROOT/run/configs/study/meta.yaml")"
 for setting in "${extra[@]+"${extra[@]}"}"; do [[ "$setting" != batch-size=* ]] || batch="${setting#*=}"; done
 
 ((DRY_RUN)) || mkdir -p "$out"
@@ -84,7 +87,8 @@ for arm in "${arms[@]}"; do settings_of "$arm"; done
 
 if ((!DRY_RUN)); then
   mkdir -p "$LOGS"
-  plan="$codes ${OPT_scale:-full} $data $ner ${extra[*]+"${extra[*]}"}"
+  plan="$codes ${OPT_scale:-full} $data $ner ${extra[*]+"${extra[*]}"}"$'\n'"$updates ${more[*]} $epochs"$'\n'
+  plan+="$(cat "$ROOT"/run/configs/study/{meta,ner}.yaml)"
   if [[ -f "$out/plan.txt" && "$plan" != "$(<"$out/plan.txt")" ]]; then
     die "$out was begun with other settings: give another --out, or remove it"
   fi
@@ -157,7 +161,7 @@ done
 barrier
 compare() { # once losses are there, and again with named entities
   local baselines=() arm
-  for arm in adpt adpt_more joint meta; do [[ ! -d "$out/results/$arm" ]] || baselines+=("$arm"); done
+  for arm in adpt adpt_all adpt_more joint meta; do [[ ! -d "$out/results/$arm" ]] || baselines+=("$arm"); done
   ((DRY_RUN || ${#baselines[@]} == 0)) ||
     "$PYTHON" -m fairseq_interference compare --results "$out/results" --baseline "$(IFS=, && printf '%s' "${baselines[*]}")" \
       --out "$out"

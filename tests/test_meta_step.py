@@ -566,6 +566,15 @@ def test_a_practically_first_order_step_is_pointed_out(
     assert caplog.text.count("practically first-order") == 1
 
 
+def test_a_rate_of_zero_is_not_taken_for_a_first_order_step(
+    data: Path, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(meta_step, "PATIENCE", 3)
+    decay = ("--lr-scheduler", "polynomial_decay", "--total-num-update", 2)
+    train_here(data, tmp_path, *META, *decay, "--max-update", 7, "--max-epoch", 9)
+    assert "first-order" not in caplog.text
+
+
 # ---------------------------------------------------------------- the optimizer
 
 

@@ -34,6 +34,10 @@ def test_the_study_ends_in_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
     again = study(tmp_path, "--arms", "adpt,meta", "--seeds", "1")
     assert again.returncode == 0 and again.stdout.count("already done") == 3 + 2 * 4
 
+    (tmp_path / "plan.txt").write_text((tmp_path / "plan.txt").read_text().replace("lr: ", "lr: 2"))
+    other = study(tmp_path, "--arms", "adpt,meta", "--seeds", "1")
+    assert other.returncode == 2 and "begun with other settings" in other.stderr
+
     lines = [line for line in study(tmp_path, "--dry-run").stdout.splitlines() if "/run/pretrain.sh" in line]
     assert len(lines) == 3 * 14  # mono is two
     for line in lines[:14]:
@@ -47,6 +51,8 @@ def test_the_study_ends_in_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
         (("--langs", "xa,xb"), "belong together"),
         (("--arms", "nothing"), "there is no nothing"),
         (("--seeds", "a"), "--seeds takes numbers"),
+        (("--seeds", "1,1"), "each name once"),
+        (("--arms", "adpt,adpt"), "each name once"),
         (("--scale", "big"), "smoke or full"),
     ],
 )

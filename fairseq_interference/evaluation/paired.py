@@ -163,7 +163,8 @@ def to_markdown(arms: Arms, baselines: Sequence[str]) -> str:
             if name != baseline
         ]
         text += [
-            f"Minus `{baseline}`, paired by seed [95 % interval]; bold: the interval leaves out 0.",
+            f"Minus `{baseline}`, paired by seed [95 % interval]; bold: the interval leaves out 0 "
+            "(no correction for the number of comparisons).",
             grid(head, rows),
         ]
     return "\n\n".join(text) + "\n"

@@ -45,7 +45,7 @@ class MetaOptions(FairseqDataclass):
         default="x0.1",
         metadata={
             "help": "inner learning rate: x2 is twice the current rate, 0.01 itself; the default is how much of a "
-            "gradient Adam's momentum lets through at once (the paper: x1, with sgd)"
+            "gradient the momentum of Adam's usual beta1 lets through at once (the paper: x1, with sgd)"
         },
     )
     meta_every: int = field(
@@ -90,7 +90,8 @@ class MetaOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": f"share of each language's training blocks that is held out for the meta step (default: "
-            f"{DEFAULT_HELDOUT} with --optimizer {OPTIMIZER}, else 0; the other arms of a study need the same)"
+            f"{DEFAULT_HELDOUT} with --optimizer {OPTIMIZER} and --meta-val-subset heldout, else 0; the other "
+            "arms of a study need the same)"
         },
     )
     meta_fd_check: int = field(

@@ -236,7 +236,8 @@ class MetaStep:
                 metrics.log_scalar(f"meta_{name}", value, priority=1800, round=10 if name in ("lr", "epsilon") else 6)
         for language, loss in work.validation_by_language().items():
             metrics.log_scalar(f"meta_val_loss_{self.codes[language]}", loss / math.log(2), priority=1850, round=3)
-        self._first_order = self._first_order + 1 if ratio < FIRST_ORDER else 0
+        if self.inner_lr.of(adam.get_lr()) > 0:  # at the end of a decay there is no step to look ahead
+            self._first_order = self._first_order + 1 if ratio < FIRST_ORDER else 0
         if self._first_order == PATIENCE and "first-order" not in self._told and str(self.cfg.meta_terms) == "both":
             self._told.add("first-order")
             logger.warning(
