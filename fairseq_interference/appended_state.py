@@ -70,8 +70,7 @@ def fit_state(state: dict[str, Any], parameters: Sequence[Any]) -> dict[str, Any
     }
     old_names = [name_of(parameters[number], number) for number in kept]
     new_names = [name_of(p, number) for number, p in enumerate(parameters) if number not in set(kept)]
-    logger.warning("optimizer state kept by name for %d parameters: %s", len(old_names), ", ".join(old_names))
-    logger.warning("optimizer state begins anew for %d parameters: %s", len(new_names), ", ".join(new_names))
+    _list(old_names, new_names)
     return {**state, "state": moved, "param_groups": [{**groups[0], "params": list(range(len(parameters)))}]}
 
 
@@ -92,8 +91,13 @@ def fit_named(state: dict[str, dict[str, Any]], parameters: Sequence[Any]) -> di
         )
     new = [name for name in named if name not in state]
     if new and state:
-        logger.warning("optimizer state begins anew for %d parameters: %s", len(new), ", ".join(new))
+        _list(list(state), new)
     return {name: _padded(entry, named[name]) for name, entry in state.items()}
+
+
+def _list(old: Sequence[str], new: Sequence[str]) -> None:
+    logger.warning("optimizer state kept by name for %d parameters: %s", len(old), ", ".join(old))
+    logger.warning("optimizer state begins anew for %d parameters: %s", len(new), ", ".join(new))
 
 
 def _kept(numbers: Sequence[Any], state: dict[Any, Any], parameters: Sequence[Any]) -> Optional[list[int]]:

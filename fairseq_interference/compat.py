@@ -168,6 +168,19 @@ def _amp_step(_original: Function) -> Function:
     return step
 
 
+def _ema(original: Function) -> Function:
+    """The host multiplies every tensor of the model by the decay, also those of integers (the list of languages)."""
+
+    def init(self: Any, model: Any, config: Any, device: Any = None, skip_keys: Any = None) -> None:
+        import torch
+
+        tensors = [(key, value) for key, value in model.state_dict().items() if torch.is_tensor(value)]
+        whole = {key for key, value in tensors if not value.is_floating_point()}
+        original(self, model, config, device, whole.union(skip_keys or ()))
+
+    return init
+
+
 # module, attribute, wrap; the reason is the wrap's docstring
 WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
@@ -175,6 +188,7 @@ WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.distributed.utils", "broadcast_object", _broadcast_object),
     ("fairseq.utils", "import_user_module", _import_user_module),
     ("fairseq.optim.amp_optimizer", "AMPOptimizer.step", _amp_step),
+    ("fairseq.models.ema.ema", "EMA.__init__", _ema),
     ("fairseq.optim.fairseq_optimizer", "FairseqOptimizer.load_state_dict", _load_optimizer),
 ]
 # globals of the training command, looked up after --user-dir was imported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -130,6 +131,33 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     with torch.serialization.safe_globals([argparse.Namespace]):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return state
+
+
+def snapshot(trainer: Any) -> dict[str, dict[str, Any]]:
+    """Language -> clones of its weights and moments (masters where there are any)."""
+    from fairseq_interference.appended_state import language_of
+
+    optimizer = trainer.optimizer
+    masters = getattr(optimizer, "fp32_params", None) or optimizer.params
+    found: dict[str, Any] = {}
+    for number, parameter in enumerate(masters):
+        entry = {"weight": parameter.detach().clone()}
+        state = optimizer.optimizer.state.get(parameter, {})
+        entry.update({name: copy.deepcopy(value) for name, value in state.items()})
+        found.setdefault(str(language_of(parameter)), {})[number] = entry
+    return found
+
+
+def moved(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    """Languages ("None": shared) of which a weight or a moment is not what it was."""
+    import torch
+
+    def differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        return one.keys() != other.keys() or any(
+            not torch.equal(torch.as_tensor(one[k]), torch.as_tensor(other[k])) for k in one
+        )
+
+    return {code for code in before if any(differs(before[code][n], after[code][n]) for n in before[code])}
 
 
 def make_task(data: object, save_dir: object, *flags: object) -> Any:

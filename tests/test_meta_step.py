@@ -29,6 +29,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning"),
     pytest.mark.filterwarnings("ignore:CUDA is not available:UserWarning"),
 ]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data_folder(tmp_path_factory.mktemp("data"), {"aa": 150, "bb": 120, "cc": 80})
@@ -272,22 +274,6 @@ def test_amp_scales_every_pass_and_unscales_once(data: Path, tmp_path: Path, cau
     assert wrapper.scaler.get_scale() == 2048.0
     assert distance(caught[1][1].total, caught[0][1].total) < 1e-3
     assert distance(caught[1][0]["train_grads"][0], caught[0][0]["train_grads"][0]) < 1e-5
-
-
-def test_absent_languages_and_the_other_updates_stand_still(data: Path, tmp_path: Path) -> None:
-    task, trainer = setup(data, tmp_path, "--meta-every", 2)
-    shaken(trainer)
-    dataset = task.dataset("train")
-    of = {language: [int(row) for row in np.flatnonzero(dataset.language == language)] for language in range(3)}
-
-    def moved(rows: list[int]) -> set[Any]:
-        before = {name: value.detach().clone() for name, value in trainer.get_model().named_parameters()}
-        trainer.train_step([sample(task, rows)])
-        return {language_of(p) for n, p in trainer.get_model().named_parameters() if not torch.equal(p, before[n])}
-
-    assert moved([*of[0][:3], *of[2][:3]]) == {None, "aa", "cc"}
-    assert moved(of[0][:4]) == {None}  # update 1 of --meta-every 2
-    assert moved(of[1][:4]) == {None, "bb"}
 
 
 def test_an_update_that_was_given_up_does_not_spoil_the_next(data: Path, tmp_path: Path, caught: Any) -> None:
@@ -575,74 +561,8 @@ def test_a_rate_of_zero_is_not_taken_for_a_first_order_step(
     assert "first-order" not in caplog.text
 
 
-# ---------------------------------------------------------------- the optimizer
-
-
-def test_groups_follow_the_scheduler_and_survive_resuming(data: Path, tmp_path: Path) -> None:
-    flags = (*META, "--lr", 0.01, "--meta-weight-decay", 0.3, "--meta-betas", "(0.8,0.9)", "--meta-eps", 1e-5)
-    for rate, expected in (("x0.5", 0.005), ("0.002", 0.002)):
-        folder = tmp_path / rate
-        train_here(data, folder, *flags, "--meta-lr", rate, "--max-update", 3)
-        _, trainer = build(data, folder, *flags, "--meta-lr", rate)
-        trainer.load_checkpoint(str(folder / "checkpoint_last.pt"))
-        shared, specific = trainer.optimizer.param_groups
-        assert math.isclose(specific["lr"], expected) and shared["lr"] == 0.01
-        trainer.optimizer.set_lr(0.02)
-        assert math.isclose(specific["lr"], 2 * expected) and shared["lr"] == trainer.optimizer.get_lr() == 0.02
-        assert (specific["betas"], specific["eps"], specific["weight_decay"]) == ((0.8, 0.9), 1e-5, 0.3)
-        assert shared["weight_decay"] == 0.1
-    assert read_checkpoint(folder / "checkpoint_last.pt")["cfg"]["optimizer"]["meta_lr"] == "0.002"
-
-
-def test_languages_can_be_appended(data: Path, tmp_path: Path) -> None:
-    train_here(data, tmp_path, "--langs", "aa,bb", *META[2:], "--max-update", 3)
-    _, trainer = build(data, tmp_path, *META)
-    trainer.load_checkpoint(str(tmp_path / "checkpoint_last.pt"))
-    state = trainer.optimizer.optimizer.state
-    names = {name_of(p, 0): p for p in trainer.get_model().parameters()}
-    with_state = {language_of(p) for p in names.values() if p in state}
-    assert with_state == {None, "aa", "bb"}
-
-
-@pytest.mark.parametrize(("theta", "phi"), [(1e-3, 0.0), (0.0, 1e-4)])
-def test_each_group_is_clipped_alone(data: Path, tmp_path: Path, theta: float, phi: float) -> None:
-    """By the norm of what the optimizer got: its first moment after one step."""
-    task, trainer = setup(data, tmp_path, "--meta-clip-theta", theta, "--meta-clip-phi", phi)
-    shaken(trainer)
-    trainer.train_step([sample(task, spread(task, 8))])
-    norms = []
-    for group in trainer.optimizer.param_groups:
-        states = [trainer.optimizer.optimizer.state.get(p) for p in group["params"]]
-        norms.append(bilevel.norm([s["exp_avg"] / (1 - group["betas"][0]) for s in states if s]))
-    for norm, limit in zip(norms, (theta, phi)):
-        assert math.isclose(norm, limit, rel_tol=1e-3) if limit else norm > 1e-3
-
-
-def test_the_preconditioner_is_adam_s(data: Path, tmp_path: Path) -> None:
-    """1 / (sqrt(bias-corrected second moment with this gradient) + eps), cut at 100 times the known ones' median."""
-    task, trainer = setup(data, tmp_path)
-    for _ in range(3):
-        trainer.train_step([sample(task, spread(task, 8))])
-    adam, seen = trainer.optimizer, set()
-    generator = torch.Generator().manual_seed(1)
-    for parameter in adam.group("shared"):
-        moment, beta = adam.optimizer.state[parameter]["exp_avg_sq"], adam.param_groups[0]["betas"][1]
-        gradient = torch.randn(parameter.shape, generator=generator) * (moment > 0) * moment.max().sqrt()
-        after = beta * moment + (1 - beta) * gradient**2
-        plain = 1 / ((after / (1 - beta**4)).sqrt() + 1e-8)
-        known = after > 0
-        limit = 100 / float((1 / plain[known]).median())
-        right = torch.where(known, plain.clamp(max=limit), 0.0)  # what never had a gradient is not moved
-        assert torch.allclose(adam.inverse_root(parameter, gradient), right, rtol=1e-2)
-        seen.add(bool(known.all()))
-    assert seen == {True, False}
-
-
-def test_a_checkpoint_loads_without_a_word_about_the_optimizer(data: Path, tmp_path: Path, caplog: Any) -> None:
-    import fairseq_interference
-
-    train_here(data, tmp_path, *META, "--max-update", 1, "--meta-weight-decay", 0.1, arch="xlm_meta_adpt_tiny")
-    caplog.clear()
-    loaded = fairseq_interference.load(str(tmp_path / "checkpoint_last.pt"))
-    assert list(loaded.languages) == ["aa", "bb", "cc"]
-    assert "meta_" not in caplog.text
+def test_text_held_out_late_is_pointed_out(data: Path, tmp_path: Path, caplog: Any) -> None:
+    train_here(data, tmp_path / "joint", "--langs", "aa,bb,cc", "--max-update", 1, arch="xlm_joint_tiny")
+    start = tmp_path / "joint" / "checkpoint_last.pt"
+    train_here(data, tmp_path / "meta", *META, "--finetune-from-model", start, "--max-update", 1)
+    assert f"{start} has trained on the text held out here" in caplog.text

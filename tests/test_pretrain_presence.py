@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from pretrain_world import build, data_folder
+from pretrain_world import build, data_folder, moved, snapshot
 
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import HostError
@@ -35,28 +34,6 @@ def batches(task: Any, rows: int = 4) -> dict[int, list[dict[str, Any]]]:
     for batch in task.get_batch_iterator(task.dataset("train"), max_sentences=rows).next_epoch_itr():
         found[int(batch["net_input"]["lang_id"][0])].append(batch)
     return found
-
-
-def snapshot(trainer: Any) -> dict[str, dict[str, Any]]:
-    """Language -> clones of its weights and moments (masters where there are any)."""
-    optimizer = trainer.optimizer
-    masters = getattr(optimizer, "fp32_params", None) or optimizer.params
-    found: dict[str, Any] = {}
-    for number, parameter in enumerate(masters):
-        entry = {"weight": parameter.detach().clone()}
-        state = optimizer.optimizer.state.get(parameter, {})
-        entry.update({name: copy.deepcopy(value) for name, value in state.items()})
-        found.setdefault(str(language_of(parameter)), {})[number] = entry
-    return found
-
-
-def moved(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    def differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-        return one.keys() != other.keys() or any(
-            not torch.equal(torch.as_tensor(one[k]), torch.as_tensor(other[k])) for k in one
-        )
-
-    return {code for code in before if any(differs(before[code][n], after[code][n]) for n in before[code])}
 
 
 @pytest.mark.parametrize("precision", [(), ("--bf16",)])
@@ -188,22 +165,56 @@ def _rank(rank: int, port: int, folder: str, results: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_p1_p2_two_workers_with_different_languages(tmp_path: Path) -> None:
+def _meta_rank(rank: int, port: int, folder: str, results: Any) -> None:
+    """The same with the bilevel step: sends what moved, and the language-specific weights after the update."""
+    import fairseq_interference
+
+    torch.set_num_threads(1)
+    fairseq_interference.register()
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    world = ("--distributed-world-size", 2, "--distributed-rank", rank, "--ddp-backend", "legacy_ddp")
+    flags = (*LANGS, *world, "--distributed-backend", "gloo", "--optimizer", "meta_adapter")
+    task, trainer = build(f"{folder}/data", f"{folder}/save", *flags)
+    found = batches(task)
+    for language in (0, 1, 2):
+        trainer.train_step([found[language][rank]])
+    before = snapshot(trainer)
+    trainer.train_step([found[rank][2]])  # rank 0: aa, rank 1: bb
+    after = {n: p.tolist() for n, p in trainer.get_model().named_parameters() if language_of(p) is not None}
+    results.put((rank, sorted(moved(before, snapshot(trainer))), after))
+    torch.distributed.destroy_process_group()
+
+
+def _answers(rank: Any, folder: Path) -> list[Any]:
+    """What two processes of ``rank`` send, rank 0 first."""
     import ddp
     import torch.multiprocessing as multiprocessing
 
-    data_folder(tmp_path / "data", {"aa": 60, "bb": 60, "cc": 60})
+    data_folder(folder / "data", {"aa": 60, "bb": 60, "cc": 60})
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     port = ddp.free_port()
-    children = [context.Process(target=_rank, args=(rank, port, str(tmp_path), results)) for rank in (0, 1)]
+    children = [context.Process(target=rank, args=(number, port, str(folder), results)) for number in (0, 1)]
     for child in children:
         child.start()
     answers = sorted((results.get(timeout=120) for _ in children), key=lambda answer: answer[0])
     for child in children:
         child.join(30)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_p2_two_workers_take_the_bilevel_step_for_the_languages_of_both(tmp_path: Path) -> None:
+    answers = _answers(_meta_rank, tmp_path)
+    assert [changed for _, changed, _ in answers] == [["None", "aa", "bb"]] * 2
+    assert answers[0][2] == answers[1][2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_p1_p2_two_workers_with_different_languages(tmp_path: Path) -> None:
+    answers = _answers(_rank, tmp_path)
     for _, changed, gradients in answers:
         assert changed == ["None", "aa", "bb"]
         assert gradients.keys() == answers[0][2].keys()

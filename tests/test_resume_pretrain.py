@@ -135,6 +135,19 @@ def test_c9_adapters_are_added_to_a_checkpoint(data: Path, tmp_path: Path) -> No
     assert up and all(not value.any() for value in up)
 
 
+@pytest.mark.parametrize("flags", [(), ("--ema-fp32",)])
+def test_an_average_of_the_weights_can_be_kept(data: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """The host's ``--store-ema``: the running average of the weights, and the list of languages as it is."""
+    train_here(data, tmp_path, *LANGS, "--store-ema", "--ema-decay", 0.5, *flags, "--max-update", 3)
+    train_here(data, tmp_path, *LANGS, "--store-ema", "--ema-decay", 0.5, *flags, "--max-update", 4)
+    state = read_checkpoint(tmp_path / "checkpoint_last.pt")
+    average, weights = state["extra_state"]["ema"], state["model"]
+    assert average.keys() == weights.keys()
+    codes = [key for key in weights if key.endswith("language_codes")]
+    assert codes and all(torch.equal(average[key], weights[key]) for key in codes)
+    assert any(not torch.equal(average[key], weights[key]) for key in weights)
+
+
 def test_checkpoint_activations_change_nothing(data: Path, tmp_path: Path) -> None:
     flags = (*LANGS, "--max-update", 3, "--disable-validation")
     train_here(data, tmp_path / "plain", *flags)
@@ -222,13 +235,15 @@ def test_two_workers_resume_and_log_disjoint_languages(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_c3_sigterm_saves_and_the_resumed_run_is_exact(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "meta_adapter"])
+def test_c3_sigterm_saves_and_the_resumed_run_is_exact(data: Path, tmp_path: Path, optimizer: str) -> None:
     import signal
     import time
 
     import ddp
 
-    flags = [data, *TASK, "--arch", "xlm_adpt_tiny", *NETWORK, *RUN, *LANGS, "--max-update", 60]
+    common = [*LANGS, "--optimizer", optimizer, "--max-update", 60]
+    flags = [data, *TASK, "--arch", "xlm_adpt_tiny", *NETWORK, *RUN, *common]
     command = [*ddp.host_command("fairseq-train"), *flags, "--save-dir", tmp_path / "stopped", "--cpu"]
     command += ["--user-dir", ddp.USER_DIR]
     with subprocess.Popen(
@@ -246,7 +261,7 @@ def test_c3_sigterm_saves_and_the_resumed_run_is_exact(data: Path, tmp_path: Pat
     assert process.returncode == 75
     updates = read_checkpoint(tmp_path / "stopped" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
     assert 3 <= updates < 60
-    train_here(data, tmp_path / "stopped", *LANGS, "--max-update", 60)
-    train_here(data, tmp_path / "straight", *LANGS, "--max-update", 60)
+    train_here(data, tmp_path / "stopped", *common)
+    train_here(data, tmp_path / "straight", *common)
     pair = [read_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "stopped")]
     assert differences(*pair) == 0.0

@@ -177,8 +177,8 @@ class MetaAdapter(FairseqAdam):
         The second moment is the one that this step will have, with ``gradient`` in it: no element of the inner step is
         then beyond 1 / sqrt(1 - beta2) times the rate. With the moment of before, a rare token that now occurs would be
         thrown thousands of times as far. Elements beyond 100 times the tensor's median are cut there, or a few of them
-        would make up most of the perturbation; the median is that of at most 4,096 evenly spaced elements. An element
-        that never had a gradient (a position beyond all sentences so far) has 0.
+        would make up most of the perturbation; the median is that of at most 4,096 evenly spaced elements, of all
+        columns. An element that never had a gradient (a position beyond all sentences so far) has 0.
         """
         group, state = self.param_groups[0], self.optimizer.state[parameter]
         decay, step = group["betas"][1], int(state["step"]) + 1
@@ -186,7 +186,10 @@ class MetaAdapter(FairseqAdam):
         some, noise = gradient.float(), group["eps"] * correction
         root: torch.Tensor = state["exp_avg_sq"].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
         known, flat = root > 0, root.reshape(-1)
-        few = flat[:: -(-flat.numel() // 4096)]
+        stride = -(-flat.numel() // 4096)
+        while math.gcd(stride, *parameter.shape[-1:]) > 1:  # or some columns would never be looked at
+            stride += 1
+        few = flat[::stride]
         few = few[few > 0] if bool((few > 0).any()) else flat.max().view(1)
         root.add_(noise).clamp_(min=(float(few.median()) + noise) / CUT)
         return root.reciprocal_().mul_(correction).mul_(known)

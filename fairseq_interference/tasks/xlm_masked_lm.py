@@ -66,6 +66,7 @@ class XlmMaskedLmConfig(meta_options.MetaOptions):
     valid_subset: str = II("dataset.valid_subset")
     update_freq: Any = II("optimization.update_freq")  # noqa: RUF009 (a string, as in the fields above)
     save_dir: str = II("checkpoint.save_dir")
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
 
     def check(self) -> None:
         """Raise one :class:`UsageError` that names every option out of range."""
@@ -205,6 +206,9 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
         if held:
             counts = ", ".join(f"{code} {len(part)} blocks" for code, part in held.items())
             logger.info("held out for the meta step: %s", counts)
+            if self.cfg.finetune_from_model:
+                start = self.cfg.finetune_from_model
+                logger.warning("%s has trained on the text held out here, unless it held out the same", start)
         if meta_options.optimizer_of(self.cfg) == meta_options.OPTIMIZER:
             if str(self.cfg.meta_val_subset) == "valid":
                 held = self._validation_blocks()
