@@ -171,7 +171,9 @@ class MetaAdapter(FairseqAdam):
             group.update(saved)
         self._apply(dict(optimizer_overrides or {}))
 
-    def inverse_root(self, parameter: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def inverse_root(
+        self, parameter: Any, gradient: torch.Tensor, medians: Optional[dict[int, float]] = None
+    ) -> torch.Tensor:
         """Adam's diagonal preconditioner in this step: 1 / (sqrt(second moment) + eps), bias-corrected.
 
         The second moment is the one that this step will have, with ``gradient`` in it: no element of the inner step is
@@ -179,20 +181,20 @@ class MetaAdapter(FairseqAdam):
         thrown thousands of times as far. Elements beyond 100 times the tensor's median are cut there, or a few of them
         would make up most of the perturbation; the median is that of at most 4,096 evenly spaced elements, of all
         columns. An element that never had a gradient (a position beyond all sentences so far) has 0.
+
+        Args:
+            medians: those of before by the parameter's id, for another look at the same moment and gradient.
         """
         group, state = self.param_groups[0], self.optimizer.state[parameter]
         decay, step = group["betas"][1], int(state["step"]) + 1
         correction = math.sqrt(1 - decay**step)
         some, noise = gradient.float(), group["eps"] * correction
         root: torch.Tensor = state["exp_avg_sq"].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
-        known, flat = root > 0, root.reshape(-1)
-        stride = -(-flat.numel() // 4096)
-        while math.gcd(stride, *parameter.shape[-1:]) > 1:  # or some columns would never be looked at
-            stride += 1
-        few = flat[::stride]
-        few = few[few > 0] if bool((few > 0).any()) else flat.max().view(1)
-        root.add_(noise).clamp_(min=(float(few.median()) + noise) / CUT)
-        return root.reciprocal_().mul_(correction).mul_(known)
+        medians = {} if medians is None else medians
+        if id(parameter) not in medians:
+            medians[id(parameter)] = _median(root)
+        root.masked_fill_(root == 0, math.inf).add_(noise).clamp_(min=(medians[id(parameter)] + noise) / CUT)
+        return torch.div(root.new_tensor(correction), root, out=root)
 
     def steps(self) -> int:
         """Steps that the shared parameters have taken: the fewest of those that have a state, 0 without."""
@@ -200,16 +202,29 @@ class MetaAdapter(FairseqAdam):
         return int(min((state["step"] for state in states if state), default=0))
 
 
+def _median(values: torch.Tensor) -> float:
+    """Of those over 0 among at most 4,096 evenly spaced ones; the largest of all if none of them is."""
+    flat = values.reshape(-1)
+    stride = -(-flat.numel() // 4096)
+    while math.gcd(stride, *values.shape[-1:]) > 1:  # or some columns would never be looked at
+        stride += 1
+    few = flat[::stride]
+    few = few[few > 0]
+    return float((few if len(few) else flat.max()).median())
+
+
 class Preconditioner(Sequence[torch.Tensor]):
     """:meth:`MetaAdapter.inverse_root` of some parameters, computed at each look; 0 where Adam has no state."""
 
     def __init__(self, adam: MetaAdapter, parameters: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
         self.adam, self.parameters, self.gradients = adam, parameters, gradients
+        self.medians: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self.parameters)
 
     def __getitem__(self, number: Any) -> Any:
         parameter = self.parameters[number]
-        known = bool(self.adam.optimizer.state.get(parameter))
-        return self.adam.inverse_root(parameter, self.gradients[number]) if known else parameter.new_zeros(())
+        if not self.adam.optimizer.state.get(parameter):
+            return parameter.new_zeros(())
+        return self.adam.inverse_root(parameter, self.gradients[number], self.medians)
