@@ -131,7 +131,7 @@ class LabelMap:
 
 
 class LabelReader:
-    """Reads the raw labels of one file.
+    """Reads the raw labels of one file; see ``columns.ReadsLabels``.
 
     Args:
         path: what errors name.
@@ -140,6 +140,8 @@ class LabelReader:
         label_map: applied after the repairs.
         repairs: counter that the repairs are added to.
     """
+
+    alone: Optional[str] = OUTSIDE
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class LabelReader:
         label_map: Optional[LabelMap] = None,
         repairs: Optional[Counter[str]] = None,
     ) -> None:
-        self.path = path
+        self.path = str(path)
         self.joined = joined
         self.repair = repair
         self.map = label_map
