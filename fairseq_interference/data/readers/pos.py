@@ -23,8 +23,9 @@ from fairseq_interference.errors import DataError, UsageError
 
 __all__ = ["FORMATS", "TAGS", "Sentence", "TagReader", "format_sentences", "parse_tag_map", "read", "write"]
 
-TAGS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT")
-TAGS += ("SCONJ", "SYM", "VERB", "X")
+_OPEN = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
+_CLOSED = ("ADP", "AUX", "CCONJ", "DET", "NUM", "PART", "PRON", "SCONJ")
+TAGS = tuple(sorted((*_OPEN, *_CLOSED, "PUNCT", "SYM", "X")))
 FORMATS = ("auto", "conllu", "conll-tab", "conll-blank", "words", "prepared")
 
 
@@ -73,7 +74,8 @@ class TagReader:
     def _tag(self, raw: str, line: int) -> str:
         tag = self.map.get(raw, raw)
         if tag in TAGS or tag == NO_LABEL:
-            self.dropped[raw] += tag == NO_LABEL != raw
+            if tag == NO_LABEL != raw:
+                self.dropped[raw] += 1
             return tag
         alike = {"CONJ": "CCONJ"}.get(raw.upper(), raw.upper())  # the name that UD 1 had
         raise DataError(
