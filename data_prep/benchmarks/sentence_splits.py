@@ -20,6 +20,7 @@ class SentenceSplit(Split[Sentence]):
         labels: of each sentence, one label per word; empty lists if unlabelled.
     """
 
+    source: LabelFile
     labels: list[list[str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -31,7 +32,7 @@ class SentenceSplit(Split[Sentence]):
 
     def gold(self) -> str:
         labels = self.labels if self.source.labelled else None
-        if self.drawn_from is None and isinstance(self.source, LabelFile):
+        if self.drawn_from is None:
             return format_sentences(self.source, labels)
         format = self.source.format if self.source.format in LAYOUTS else None
         return format_sentences(self.examples, labels, format, self.lang)

@@ -163,7 +163,7 @@ def of_language(
 
 def _finish(split: Split[Any], splits: Sequence[Split[Any]]) -> None:
     if not split.examples:
-        raise DataError("A drawn split is empty.", where=split.source.path, value=f"{split.lang}:{split.name}")
+        raise DataError("A split is empty.", where=split.source.path, value=f"{split.lang}:{split.name}")
     train = [other for other in splits if other.name == "train"]
     if train and split.name != "train":
         split.leaked = leaks(map(train[0].key, train[0].examples), map(split.key, split.examples))

@@ -15,6 +15,7 @@ from typing import Optional, Union
 from fairseq_interference.data.prepared import NO_LABEL
 from fairseq_interference.data.readers.columns import read_columns
 from fairseq_interference.data.readers.json_lines import read_json_lines
+from fairseq_interference.data.readers.labels import parse_pairs
 from fairseq_interference.data.readers.layouts import CONLLU, LAYOUTS, Layout, detect
 from fairseq_interference.data.readers.lines import PathLike, bare, is_blank, read_lines
 from fairseq_interference.data.readers.sentence import LabelFile, Sentence
@@ -35,13 +36,11 @@ def parse_tag_map(text: str) -> dict[str, str]:
     Raises:
         UsageError: malformed, or a tag on the right that is none of the 17.
     """
-    found = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        source, equals, target = (part.strip() for part in pair.partition("="))
-        if not (source and equals) or target not in (*TAGS, NO_LABEL):
-            allowed = f"TAG=TAG,…; on the right {' '.join(TAGS)} or {NO_LABEL}"
-            raise UsageError("This is no map of tags.", where="--tag-map", value=pair, allowed=allowed)
-        found[source] = target
+    allowed = f"TAG=TAG,…; on the right {' '.join(TAGS)} or {NO_LABEL}"
+    found = parse_pairs(text, "--tag-map", allowed)
+    for source, target in found.items():
+        if target not in (*TAGS, NO_LABEL):
+            raise UsageError("This is no tag.", where="--tag-map", value=f"{source}={target}", allowed=allowed)
     return found
 
 
