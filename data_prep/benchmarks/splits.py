@@ -15,7 +15,14 @@ from fairseq_interference.data.prepared import LABELS_FILE
 from fairseq_interference.errors import DONE, DataError, UsageError
 from fairseq_interference.stages import check_place, stage, write_json, write_text
 
-E = TypeVar("E")
+
+class Example(Protocol):
+    """What a file and a split hold; ``line``: where it starts in the file, from 1."""
+
+    line: int
+
+
+E = TypeVar("E", bound=Example)
 E_co = TypeVar("E_co", covariant=True)
 S = TypeVar("S", bound="Split[Any]")
 
@@ -115,14 +122,9 @@ class Split(ABC, Generic[E]):
     def records(self) -> list[dict[str, Any]]:
         """The lines of SPLIT.jsonl."""
         return [
-            {"id": f"{self.lang}-{self.name}-{number}", "lang": self.lang, **fields, "source_line": _line(example)}
+            {"id": f"{self.lang}-{self.name}-{number}", "lang": self.lang, **fields, "source_line": example.line}
             for number, (example, fields) in enumerate(zip(self.examples, self.fields()), 1)
         ]
-
-
-def _line(example: Any) -> int:
-    line: int = example.line
-    return line
 
 
 def of_language(
