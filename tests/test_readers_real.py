@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_interference.data.readers import ner
+from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.metrics import conlleval_entities, iob2_entities
 
 FOLDER = Path(os.environ.get("INTERFERENCE_REAL_DATA", "missing")) / "ner"
@@ -97,5 +98,5 @@ def test_counts_that_the_corpora_are_known_for(real_data: Path) -> None:
     "name", ["pos/sw/masakhapos.swa.dev.txt", "pos/te/te_mtg-ud-dev.conllu", "nli/en/xnli.dev-en.l1-1200.tsv"]
 )
 def test_files_of_other_tasks_are_refused(real_data: Path, name: str) -> None:
-    with pytest.raises(ner.DataError, match=Path(name).name + ":"):
+    with pytest.raises(DataError, match=Path(name).name + ":"):
         ner.read(real_data / name)

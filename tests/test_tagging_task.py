@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("fairseq")
 from tagging_world import LABELS, sentence, write_checkpoint, write_prepared, write_split
 
+from fairseq_interference.data.tagging import IGNORE
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
 from fairseq_interference.evaluation.metrics import ner_scores
 from fairseq_interference.languages import LanguageList
@@ -217,6 +218,18 @@ def test_a_checkpoint_without_tokenizer_is_refused(world, tmp_path):
         tasks.setup_task(
             parse(flags(folder / "checkpoint_last.pt", world["data"], "xlm_joint_tiny", "--train-langs", "xa")).task
         )
+
+
+def test_words_without_a_tag_are_neither_trained_on_nor_scored(world, tmp_path):
+    """T8: ``_`` in CoNLL-U."""
+    data = tmp_path / "pos"
+    tagged = (["walks", "sees", "the"], ["NOUN", "_", "VERB"])
+    write_split(data, "xa", "dev", [tagged, (["old"], ["_"])])
+    (data / "labels.txt").write_text("NOUN\nVERB\n", encoding="utf-8")
+    _, task, _ = setup(flags(world["joint"], data, "xlm_joint_tiny", "--train-langs", "xa"))
+    sample = batch_of(task)
+    assert sorted(sample["words"]["label"].tolist()) == [IGNORE, IGNORE, 0, 1]
+    assert sample["nwords"] == 2
 
 
 def test_windows_are_as_long_as_the_pretrained_positions(world):

@@ -1,23 +1,67 @@
-"""What the preparations of all benchmarks share: inputs, drawn splits, leaks, records, tables.
+"""What the preparations of all benchmarks share: flags, inputs, drawn splits, leaks, records, tables.
 
 A benchmark's own file reads its official formats and says what a record holds; the rest is here.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from fairseq_interference.errors import UsageError
+from fairseq_interference.errors import UsageError, exit_code
 from fairseq_interference.languages import check_code
 from fairseq_interference.stages import write_text
 
 SPLITS = ("train", "dev", "test")
 WHOLE = "all"  # a corpus without official splits
+
+
+def add_arguments(parser: argparse.ArgumentParser, formats: Collection[str]) -> None:
+    """Flags that the preparations of all benchmarks have."""
+    parser.add_argument("--out", required=True, type=Path, help="folder of the prepared benchmark, prepared/NAME")
+    parser.add_argument("--benchmark", help="its name [last part of --out]")
+    parser.add_argument(
+        "--input", required=True, nargs="+", action="extend", metavar="LANG:SPLIT:PATH", help="train, dev, test or all"
+    )
+    parser.add_argument(
+        "--format",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="[LANG:]NAME",
+        help=f"layout of the files [auto]: {', '.join(formats)}",
+    )
+    parser.add_argument("--split", metavar="dev=0.1,…", help="draw splits that a language lacks from its train or all")
+    parser.add_argument("--seed", type=int, default=1, help="of the drawn splits [%(default)s]")
+    parser.add_argument("--no-repair", action="store_true", help="refuse what is odd instead of repairing and counting")
+    parser.add_argument("--force", action="store_true", help="redo a finished stage whose inputs or settings changed")
+    parser.add_argument("--dry-run", action="store_true", help="read everything, print the table, write nothing")
+
+
+def add_map_argument(parser: argparse.ArgumentParser, flag: str, help: str) -> None:
+    """A flag for a map of labels, for all languages or one."""
+    parser.add_argument(flag, nargs="+", action="extend", default=[], metavar="[LANG:]MAP", help=help)
+
+
+def command(
+    prog: str,
+    description: Optional[str],
+    add: Callable[[argparse.ArgumentParser], None],
+    prepare: Callable[[argparse.Namespace], int],
+    argv: Optional[Sequence[str]],
+) -> int:
+    """Parse, prepare, print. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add(parser)
+    args = parser.parse_args(argv)
+    return exit_code(prog, lambda: prepare(args))
 
 
 @dataclass(frozen=True)
@@ -55,6 +99,14 @@ def parse_inputs(texts: Iterable[str]) -> list[Input]:
         if item.split == WHOLE and any(other.lang == item.lang for other in found.values() if other is not item):
             raise UsageError("`all` is the whole corpus of a language.", where="--input", value=name)
     return list(found.values())
+
+
+def by_language(inputs: Iterable[Input]) -> dict[str, dict[str, Path]]:
+    """Language -> split -> path, in the order given."""
+    found: dict[str, dict[str, Path]] = {}
+    for item in inputs:
+        found.setdefault(item.lang, {})[item.split] = item.path
+    return found
 
 
 def parse_fractions(text: Optional[str]) -> dict[str, float]:

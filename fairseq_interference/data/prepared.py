@@ -12,6 +12,7 @@ from fairseq_interference.errors import DataError, ResumeError
 from fairseq_interference.languages import CODE
 
 LABELS_FILE = "labels.txt"
+NO_LABEL = "_"  # a word that has no label, among words that have; never trained on, never scored
 PathLike = Union[str, Path]
 
 
@@ -21,7 +22,7 @@ class LabelledSentence:
 
     Args:
         words: the words of the official file, in order.
-        labels: one label per word, or None where the split has none.
+        labels: one label per word (``NO_LABEL`` where a word has none), or None where the split has none.
         where: ``file:line`` it was read from.
     """
 
@@ -100,7 +101,7 @@ def read_sentences(path: PathLike, labels: Optional[Sequence[str]] = None) -> li
         lines = Path(path).read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DataError("This prepared split is not UTF-8.", where=path, value=str(error)) from None
-    known = None if labels is None else frozenset(labels)
+    known = None if labels is None else {*labels, *(() if has_entities(labels) else (NO_LABEL,))}
     sentences = [_sentence(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line]
     for sentence in sentences:
         unknown = None if known is None else next((x for x in sentence.labels or () if x not in known), None)

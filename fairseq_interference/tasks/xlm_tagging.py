@@ -20,6 +20,7 @@ from fairseq_interference.data.dictionary import digest_of_file
 from fairseq_interference.data.iterator import LanguageBatchIterator
 from fairseq_interference.data.prepared import (
     LABELS_FILE,
+    NO_LABEL,
     check_labels,
     find_split,
     has_entities,
@@ -229,6 +230,7 @@ class TaggingTask(PresenceMixin, FairseqTask):
                 next_step="python -m data_prep.benchmarks.ner --help",
             )
         lang_id, ids = self.lang_id(lang), {label: number for number, label in enumerate(self.labels)}
+        ids.setdefault(NO_LABEL, IGNORE)
         encoder, examples, words = self.encoder, [], 0
         sentences = read_sentences(path, self.labels)
         for sentence in sentences:

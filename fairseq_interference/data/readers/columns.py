@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Protocol, Union
 
-from fairseq_interference.data.readers.labels import OUTSIDE, LabelMap, LabelReader
+from fairseq_interference.data.readers.labels import OUTSIDE
 from fairseq_interference.data.readers.layouts import INDEX, LRM, NOT_A_WORD, Layout
 from fairseq_interference.data.readers.lines import bare, is_blank, shown
-from fairseq_interference.data.readers.sentence import NerFile, Sentence
+from fairseq_interference.data.readers.sentence import LabelFile, Sentence
 from fairseq_interference.errors import DataError
 
 DOCSTART = "-DOCSTART-"
@@ -59,30 +59,49 @@ def spelled(label: str, layout: Layout) -> str:
     return label[0] + label[2:] if layout.joined and label != OUTSIDE else label
 
 
-def read_columns(
-    lines: Sequence[str], path: str, layout: Layout, *, repair: bool = True, label_map: Optional[LabelMap] = None
-) -> NerFile:
+class ReadsLabels(Protocol):
+    """What makes labels of the label column.
+
+    Attributes:
+        path: the file, as errors name it.
+        repair: repair what is odd and count it; False refuses it.
+        repairs: repair -> how often; the repairs of the layout are counted here too.
+        dropped: label -> how often a map turned it into none.
+        alone: a line with this label and no word is read as a word; None: it is refused.
+    """
+
+    path: str
+    repair: bool
+    repairs: Counter[str]
+    dropped: Counter[str]
+    alone: Optional[str]
+
+    def sentence(self, raws: Sequence[str], lines: Sequence[int]) -> list[str]:
+        """Labels of one sentence from the raw ones and the lines that they stand in."""
+
+
+def read_columns(lines: Sequence[str], layout: Layout, labels: ReadsLabels) -> LabelFile:
     """Sentences of a column file.
 
     Args:
         lines: of :func:`readers.lines.read_lines`.
+        labels: reads the label column.
 
     Raises:
         DataError: a line that does not fit the layout, or an unreadable label; names file:line.
     """
-    parser = _Parser(path, layout, repair, label_map)
+    parser = _Parser(layout, labels)
     for number, line in enumerate(lines, 1):
         parser.add(number, line)
     return parser.finish()
 
 
 class _Parser:
-    def __init__(self, path: str, layout: Layout, repair: bool, label_map: Optional[LabelMap]) -> None:
-        self.path = path
+    def __init__(self, layout: Layout, labels: ReadsLabels) -> None:
+        self.path = labels.path
         self.layout = layout
-        self.repair = repair
-        self.repairs: Counter[str] = Counter()
-        self.labels = LabelReader(path, joined=layout.joined, repair=repair, label_map=label_map, repairs=self.repairs)
+        self.labels = labels
+        self.repairs = labels.repairs
         self.columns = layout.columns
         self.sentences: list[Sentence] = []
         self.before: list[str] = []
@@ -108,15 +127,15 @@ class _Parser:
                 raise self._refusal(number, line, f"The header {self.header!r} is missing.")
             self.before.append(full)
         elif self._is_comment(line):
-            (self.rows if self.words else self.before).append(full)
+            (self.rows or self.before).append(full)
         else:
             self._token(number, full, line)
 
-    def finish(self) -> NerFile:
+    def finish(self) -> LabelFile:
         self._flush()
         if not self.sentences:
             raise DataError("The file has no sentences.", where=self.path)
-        found = NerFile(self.sentences, self.path, self.layout.name, dict(self.repairs))
+        found = LabelFile(self.sentences, self.path, self.layout.name, dict(self.repairs))
         found.dropped = dict(self.labels.dropped)
         found.tail = self.before
         return found
@@ -140,10 +159,10 @@ class _Parser:
         return line.startswith(DOCSTART) and line[len(DOCSTART) :].lstrip(" \t:") in ("", "O", "-X- O O", "-X- -X- O")
 
     def _token(self, number: int, full: str, line: str) -> None:
-        if line == OUTSIDE and self.layout.label is not None and self.layout.columns in (0, 2):
-            self._note("lone-O", number, line)
-            at = full.index(OUTSIDE) + 1
-            self._add(number, OUTSIDE, OUTSIDE, Row(full[:at], full[at:], lone=True))
+        if line == self.labels.alone and self.layout.label is not None and self.layout.columns in (0, 2):
+            self._note(f"lone-{line}", number, line)
+            at = full.index(line) + len(line)
+            self._add(number, line, line, Row(full[:at], full[at:], lone=True))
             return
         cells, starts = self._cells(number, line)
         layout = self.layout
@@ -218,7 +237,7 @@ class _Parser:
         return word
 
     def _note(self, repair: str, number: int, line: str) -> None:
-        if not self.repair:
+        if not self.labels.repair:
             raise self._refusal(number, line, f"This line would need a repair ({repair}), and repairs are off.")
         self.repairs[repair] += 1
 

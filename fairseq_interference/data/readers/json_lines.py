@@ -9,16 +9,16 @@ comma between digits. Repairs counted: ``span-widened`` (a span that starts or e
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import regex
 
+from fairseq_interference.data.readers.columns import ReadsLabels
 from fairseq_interference.data.readers.entities import conlleval_entities
-from fairseq_interference.data.readers.labels import OUTSIDE, LabelMap, LabelReader
+from fairseq_interference.data.readers.labels import OUTSIDE
 from fairseq_interference.data.readers.lines import bare, is_blank, shown
-from fairseq_interference.data.readers.sentence import NerFile, Sentence
+from fairseq_interference.data.readers.sentence import LabelFile, Sentence
 from fairseq_interference.errors import DataError
 
 _WORD = regex.compile(r"(?:(?<=\p{L}\p{M}*)['’](?=\p{L})|(?<=\p{N})[.,](?=\p{N})|[^\s\p{P}\p{S}])+|[\p{P}\p{S}]")
@@ -59,16 +59,18 @@ class PreparedSource:
         return [json.dumps({**self.record, "labels": list(labels)}, ensure_ascii=False)]
 
 
-def read_json_lines(
-    lines: Sequence[str], path: str, format: str, *, repair: bool = True, label_map: Optional[LabelMap] = None
-) -> NerFile:
+def read_json_lines(lines: Sequence[str], format: str, labels: ReadsLabels) -> LabelFile:
     """Sentences of a file of JSON lines.
+
+    Args:
+        lines: of :func:`readers.lines.read_lines`.
+        format: one of ``layouts.JSON_FORMATS``.
+        labels: reads the labels.
 
     Raises:
         DataError: broken JSON, missing keys, offsets outside the text or inside a character; names file:line.
     """
-    repairs: Counter[str] = Counter()
-    labels = LabelReader(path, repair=repair, label_map=label_map, repairs=repairs)
+    path = labels.path
     reader = _SpanReader(labels) if format == "masakhanerx" else _PreparedReader(labels)
     sentences: list[Sentence] = []
     before: list[str] = []
@@ -76,18 +78,23 @@ def read_json_lines(
         if is_blank(bare(line, number)):
             before.append(line)
             continue
-        sentence = reader.sentence(line, _load(bare(line, number), f"{path}:{number}"), number)
+        sentence = reader.sentence(line, load_object(bare(line, number), f"{path}:{number}"), number)
         sentence.before, before = before, []
         sentences.append(sentence)
     if not sentences:
         raise DataError("The file has no sentences.", where=path)
-    found = NerFile(sentences, path, format, dict(repairs))
+    found = LabelFile(sentences, path, format, dict(labels.repairs))
     found.dropped = dict(labels.dropped)
     found.tail = before
     return found
 
 
-def _load(line: str, where: str) -> dict[str, Any]:
+def load_object(line: str, where: str) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Raises:
+        DataError: broken JSON, half a surrogate pair, or something else than an object.
+    """
     try:
         record = json.loads(line)
         if "\\ud" in line.lower():
@@ -102,7 +109,7 @@ def _load(line: str, where: str) -> dict[str, Any]:
 
 
 class _PreparedReader:
-    def __init__(self, labels: LabelReader) -> None:
+    def __init__(self, labels: ReadsLabels) -> None:
         self.labels = labels
 
     def sentence(self, line: str, record: dict[str, Any], number: int) -> Sentence:
@@ -121,7 +128,7 @@ class _PreparedReader:
 
 
 class _SpanReader:
-    def __init__(self, labels: LabelReader) -> None:
+    def __init__(self, labels: ReadsLabels) -> None:
         self.labels = labels
 
     def sentence(self, line: str, record: dict[str, Any], number: int) -> Sentence:

@@ -28,6 +28,21 @@ _BARE = re.compile(r"-([A-Z][A-Z0-9_-]*)")
 _MAP_KINDS = ("refuse", "keep", "O")
 
 
+def parse_pairs(text: str, flag: str, allowed: str) -> dict[str, str]:
+    """``FROM=TO,FROM=TO`` to a map.
+
+    Raises:
+        UsageError: malformed; names the flag and what it allows.
+    """
+    found = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        source, _, target = (part.strip() for part in pair.partition("="))
+        if not (source and target):
+            raise UsageError("This is not FROM=TO.", where=flag, value=pair, allowed=allowed)
+        found[source] = target
+    return found
+
+
 class Reading(NamedTuple):
     """A raw label, read: prefix ``O B I`` or ``-`` (decided by the token before), type, names of repairs."""
 
@@ -76,10 +91,7 @@ class LabelMap:
     def _from_pairs(cls, text: str) -> LabelMap:
         types: dict[str, str] = {}
         labels: dict[str, str] = {}
-        for pair in filter(None, (part.strip() for part in text.split(","))):
-            source, equals, target = (part.strip() for part in pair.partition("="))
-            if not (source and equals and target):
-                raise UsageError("This is not FROM=TO.", where="--label-map", value=pair, allowed="NEP=PER,NEN=O")
+        for source, target in parse_pairs(text, "--label-map", "NEP=PER,NEN=O").items():
             (labels if source[:2] in ("B-", "I-") or source[0] == "-" else types)[source] = target
         return cls(types, labels, name=text)
 
@@ -131,7 +143,7 @@ class LabelMap:
 
 
 class LabelReader:
-    """Reads the raw labels of one file.
+    """Reads the raw labels of one file; see ``columns.ReadsLabels``.
 
     Args:
         path: what errors name.
@@ -140,6 +152,8 @@ class LabelReader:
         label_map: applied after the repairs.
         repairs: counter that the repairs are added to.
     """
+
+    alone: Optional[str] = OUTSIDE
 
     def __init__(
         self,
@@ -150,7 +164,7 @@ class LabelReader:
         label_map: Optional[LabelMap] = None,
         repairs: Optional[Counter[str]] = None,
     ) -> None:
-        self.path = path
+        self.path = str(path)
         self.joined = joined
         self.repair = repair
         self.map = label_map

@@ -68,6 +68,7 @@ LAYOUTS = {
         Layout("words", columns=1, label=None),
     )
 }
+CONLLU = Layout("conllu", columns=10, word=1, label=3, first_index=1, comments=True)  # of tags alone, not of entities
 JSON_FORMATS = ("masakhanerx", "prepared")
 # Corpora by name, for --format
 ALIASES = {

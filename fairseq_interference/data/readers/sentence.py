@@ -22,7 +22,8 @@ class Sentence:
 
     Args:
         words: its words; marks that only belong to the layout are taken off.
-        labels: one IOB2-style label per word (``O``, ``B-X``, ``I-X``), repaired and mapped; empty if unlabelled.
+        labels: one label per word (``O``, ``B-X``, ``I-X``, or a part-of-speech tag), repaired and mapped; empty if
+            unlabelled.
         line: line of the first word, from 1.
         lang: language, where the file says it.
         lines: line of each word.
@@ -41,7 +42,7 @@ class Sentence:
     source: Optional[Source] = field(default=None, repr=False, compare=False)
 
 
-class NerFile(list[Sentence]):
+class LabelFile(list[Sentence]):
     """The sentences of one file, in order.
 
     Attributes:
