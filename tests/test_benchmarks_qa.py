@@ -160,9 +160,10 @@ def test_bytes_of_tydi_primary(tmp_path: Path) -> None:
         path.write_text(tydi("thai", wrong), encoding="utf-8")
         with pytest.raises(DataError, match="minimal answer"):
             qa.read(path)
-    path.write_text(tydi("thai", annotations=[{}]), encoding="utf-8")
-    with pytest.raises(DataError, match="minimal answer"):
-        qa.read(path)
+    for annotation in ({}, {"minimal_answer": "x"}, 3):
+        path.write_text(tydi("thai", annotations=[annotation]), encoding="utf-8")
+        with pytest.raises(DataError, match="minimal answer"):
+            qa.read(path)
 
 
 def test_one_language_of_the_combined_gold_passage_file(tmp_path: Path) -> None:

@@ -179,9 +179,9 @@ class _Reader:
         found = []
         for annotation in annotations if isinstance(annotations, list) else [None]:
             minimal = annotation.get("minimal_answer") if isinstance(annotation, dict) else None
-            bounds: list[Any] = (
-                [minimal.get(f"plaintext_{end}_byte") for end in ("start", "end")] if minimal else [None]
-            )
+            bounds: list[Any] = [None]
+            if isinstance(minimal, dict):
+                bounds = [minimal.get(f"plaintext_{end}_byte") for end in ("start", "end")]
             if not all(isinstance(bound, int) for bound in bounds):
                 raise DataError("An annotation needs a minimal answer.", where=where, value=shown(str(annotation)))
             if bounds == [-1, -1]:
