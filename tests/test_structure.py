@@ -104,6 +104,7 @@ FREE_OF_HOST = modules_of(
 FREE_OF_TORCH = [
     *("fairseq_interference.errors", "fairseq_interference.languages", "fairseq_interference.stages"),
     "fairseq_interference.data.tokenizer",
+    *(f"fairseq_interference.data.{name}" for name in ("aligned_text", "alignment", "qa_windows", "answers")),
 ]
 
 

@@ -52,10 +52,10 @@ _REPLACED: dict[str, tuple[list[str], str]] = {
     ),
 }
 _RULE_OF = {character: rule for rule, (members, _) in _REPLACED.items() for character in members}
-_TABLE = {ord(character): _REPLACED[rule][1] for character, rule in _RULE_OF.items()}
-_SUSPECT = re.compile("[" + "".join(re.escape(character) for character in _RULE_OF) + "]")
-_BLANKS = re.compile(" {2,}")
-_SPECIAL = re.compile("<(/?s|pad|unk|mask)>")
+REPLACEMENTS = {ord(character): _REPLACED[rule][1] for character, rule in _RULE_OF.items()}
+SUSPECT = re.compile("[" + "".join(re.escape(character) for character in _RULE_OF) + "]")
+BLANK_RUNS = re.compile(" {2,}")
+SPECIAL = re.compile("<(/?s|pad|unk|mask)>")
 
 
 def check_normalization(name: str, where: object = "--normalization") -> str:
@@ -88,26 +88,26 @@ class Cleaner:
 
     def __call__(self, line: str) -> str:
         """Return the clean line, possibly empty. Cleaning twice changes nothing more."""
-        if _SUSPECT.search(line):
+        if SUSPECT.search(line):
             found: dict[str, int] = {}
-            for character in _SUSPECT.findall(line):
+            for character in SUSPECT.findall(line):
                 rule = _RULE_OF[character]
                 found[rule] = found.get(rule, 0) + 1
             for rule, number in found.items():
                 self._count(rule, number)
-            line = line.translate(_TABLE)
+            line = line.translate(REPLACEMENTS)
         if self.nfc and not line.isascii() and not unicodedata.is_normalized("NFC", line):
             composed = unicodedata.normalize("NFC", line)
             old, new = line.split(" "), composed.split(" ")
             changed = sum(len(a) for a, b in zip(old, new) if a != b) if len(old) == len(new) else len(line)
             self._count("normalized", changed)
-            line = composed.translate(_TABLE)
+            line = composed.translate(REPLACEMENTS)
         if "  " in line or line[:1] == " " or line[-1:] == " ":
             length = len(line)
-            line = _BLANKS.sub(" ", line).strip(" ")
+            line = BLANK_RUNS.sub(" ", line).strip(" ")
             self._count("repeated_blanks", length - len(line))
-        if "<" in line and _SPECIAL.search(line):
-            line, number = _SPECIAL.subn(r"< \1 >", line)
+        if "<" in line and SPECIAL.search(line):
+            line, number = SPECIAL.subn(r"< \1 >", line)
             self._count("special_symbols", number)
         return line
 
@@ -161,7 +161,7 @@ def cut_line(text: str, limit: int) -> list[str]:
 def split_special(text: str) -> Iterator[tuple[str, bool]]:
     """Split text at literal special symbols; yields (part, is it a special symbol), empty parts left out."""
     begin = 0
-    for found in _SPECIAL.finditer(text):
+    for found in SPECIAL.finditer(text):
         if found.start() > begin:
             yield text[begin : found.start()], False
         yield found.group(), True

@@ -97,6 +97,23 @@ class SentencePiece:
         """What the model's own normalisation makes of a line (identity for models learnt here)."""
         return str(self._processor.normalize(text)).replace("\u2581", " ").strip(" ")
 
+    def normalized_offsets(self, text: str) -> tuple[str, list[int]]:
+        """What the model cuts into pieces (N characters, ``\u2581`` for blanks), and where each came from.
+
+        Returns:
+            The normalised text and N + 1 offsets into ``text``: the first character of what each was made of, and the
+            end. The offsets that the library gives with its pieces are not enough: a character that becomes two
+            (U+0E33, a ligature) is left out of the first piece if they fall into two.
+        """
+        try:
+            normalized, offsets = self._processor.normalize(text, with_offsets=True)
+        except (AttributeError, TypeError):
+            raise TokenizerError(
+                "This sentencepiece cannot say where its normalised characters come from.",
+                next_step="pip install 'sentencepiece>=0.2.0'",
+            ) from None
+        return str(normalized), [int(offset) for offset in offsets]
+
     def decode(self, pieces: Sequence[str]) -> str:
         return "".join(pieces).replace("\u2581", " ").lstrip(" ")
 
@@ -120,6 +137,10 @@ class HuggingFace:
 
     def pieces(self, text: str) -> list[str]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).tokens)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each of :meth:`pieces` came from: (first character, behind the last) of ``text``."""
+        return [(int(a), int(b)) for a, b in self._tokenizer.encode(text, add_special_tokens=False).offsets]
 
     def decode(self, pieces: Sequence[str]) -> str:
         ids = [self._tokenizer.token_to_id(piece) for piece in pieces]
