@@ -206,9 +206,12 @@ def xtreme_spans(sentences: Sequence[Sequence[str]]) -> list[Entity]:
     """Spans that seqeval 1.x, default mode, sees in plain tags.
 
     A tag is read as prefix (first letter) and type (the rest, ``_`` if there is none), all sentences in one row with an
-    ``O`` after each. Runs of one type are one span; the prefix ``S`` opens a span and the word after it ends one, ``I``
-    opens one after ``S`` or ``O``. So CCONJ and SCONJ are one type, and so are ``X`` and the ends of sentences: a span
-    may then begin where an earlier one did.
+    ``O`` after each. Runs of one type are one span; the prefix ``S`` opens a span, and the word after it ends one. So
+    CCONJ and SCONJ are one type, and so are ``X`` and the ends of sentences: a span may then begin where an earlier one
+    did. Its rules for the prefixes ``B E I`` change nothing for these tags: INTJ alone has one, and its type.
+
+    Args:
+        sentences: tags of ``UPOS``.
 
     Returns:
         (type, first, last) in order; places count words and ends of sentences from 0.
@@ -218,10 +221,9 @@ def xtreme_spans(sentences: Sequence[Sequence[str]]) -> list[Entity]:
     before, before_type, first = "O", "", 0
     for place, tag in enumerate([*row, "O"]):
         prefix, kind = tag[0], tag[1:] or "_"
-        cut = before == "S" or (before == "I" and prefix in "SO")
-        if before != "O" and (cut or kind != before_type):
+        if before == "S" or (before != "O" and kind != before_type):
             found.append((before_type, first, place - 1))
-        if prefix == "S" or (prefix == "I" and before in "SO") or (prefix != "O" and kind != before_type):
+        if prefix == "S" or (prefix != "O" and kind != before_type):
             first = place
         before, before_type = prefix, kind
     return found
