@@ -9,31 +9,52 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from fairseq_interference.cli.evaluate_words import notes, table
 from fairseq_interference.data.readers.labels import LabelMap
 from fairseq_interference.data.readers.layouts import FORMATS
 from fairseq_interference.errors import DONE, UsageError
 from fairseq_interference.evaluation.metrics import SCHEMES
+from fairseq_interference.evaluation.metrics_qa import NORMAL_FORMS, RULES
 from fairseq_interference.evaluation.score_files import score_ner_files
+from fairseq_interference.evaluation.score_nli import score_nli_files
+from fairseq_interference.evaluation.score_pos import score_pos_files
+from fairseq_interference.evaluation.score_qa import score_qa_files
+from fairseq_interference.evaluation.score_reading import parse_map
 from fairseq_interference.languages import check_code
 
-HELP = "score a file of predictions (ner), or a checkpoint's perplexity (mlm)"
-TASKS = ("ner", "mlm")
+HELP = "score a file of predictions (ner, pos, nli, qa), or a checkpoint's perplexity (mlm)"
+TASKS = ("ner", "pos", "nli", "qa", "mlm")
+#: flags that one task alone reads, with what they are unless given
+ONLY: dict[str, dict[str, Any]] = {
+    "ner": {"scheme": "iob2", "format": "auto", "predictions_format": None, "label_map": None, "no_repair": False},
+    "pos": {"tag_map": None},
+    "nli": {"labels": None},
+    "qa": {"rules": "squad", "normal_form": "NFC"},
+}
 _MLM = "fairseq_interference.evaluation.mlm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the verb; those of ``--task mlm`` are added when it is asked for, since its module needs the host."""
     parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--lang", help="language of the data; goes into the result")
+    parser.add_argument("--lang", help="language of the data; goes into the result, and --rules mlqa depends on it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    group = parser.add_argument_group("--task ner")
+    group = parser.add_argument_group("--task ner, pos, nli, qa")
     group.add_argument("--gold", metavar="FILE", help="official file")
-    group.add_argument("--predictions", metavar="FILE", help="the same words with predicted labels")
+    group.add_argument("--predictions", metavar="FILE", help="the same examples with predicted labels or answers")
+    group = parser.add_argument_group("--task ner")
     group.add_argument("--scheme", choices=tuple(SCHEMES), default="iob2", help="reading of entities [%(default)s]")
     group.add_argument("--format", default="auto", metavar="NAME", help=f"of both files: {', '.join(FORMATS)}")
     group.add_argument("--predictions-format", metavar="NAME", help="of the predictions, if it differs")
     group.add_argument("--label-map", metavar="FILE|A=B,…", help="entity types renamed in both files; A=O drops A")
     group.add_argument("--no-repair", action="store_true", help="refuse odd labels instead of repairing and counting")
+    group = parser.add_argument_group("--task pos")
+    group.add_argument("--tag-map", metavar="A=B,…", help="tags renamed in both files; A=_ does not score A")
+    group = parser.add_argument_group("--task nli")
+    group.add_argument("--labels", metavar="A,B,…", help="the label set in its order (known: XNLI's, and 0,1)")
+    group = parser.add_argument_group("--task qa")
+    group.add_argument("--rules", choices=RULES, default="squad", help="what of an answer is compared [%(default)s]")
+    group.add_argument("--normal-form", choices=NORMAL_FORMS, default="NFC", help="of both sides [%(default)s]")
     _add_later(parser)
 
 
@@ -56,10 +77,36 @@ def run(args: argparse.Namespace) -> int:
     if args.task == "mlm":
         code: int = importlib.import_module(_MLM).run_mlm(args)
         return code
+    _check_flags(args)
+    result = _score(args)
+    for note in notes(result):
+        print(f"note: {note}", file=sys.stderr)
+    print(json.dumps(result, ensure_ascii=False) if args.json else table(result))
+    return DONE
+
+
+def _check_flags(args: argparse.Namespace) -> None:
     for flag in ("gold", "predictions"):
         if getattr(args, flag) is None:
-            raise UsageError(f"--task ner needs --{flag}.", where=f"--{flag}", allowed="FILE")
-    result = score_ner_files(
+            raise UsageError(f"--task {args.task} needs --{flag}.", where=f"--{flag}", allowed="FILE")
+    for task, flags in ONLY.items():
+        for name, default in flags.items():
+            if task != args.task and getattr(args, name) != default:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} says nothing about --task {args.task}.", where=flag, allowed=f"--task {task}")
+
+
+def _score(args: argparse.Namespace) -> dict[str, Any]:
+    if args.task == "pos":
+        tag_map = parse_map(args.tag_map, "--tag-map")
+        return score_pos_files(args.gold, args.predictions, lang=args.lang, tag_map=tag_map)
+    if args.task == "nli":
+        labels = None if args.labels is None else [label.strip() for label in args.labels.split(",")]
+        return score_nli_files(args.gold, args.predictions, lang=args.lang, labels=labels)
+    if args.task == "qa":
+        form = args.normal_form
+        return score_qa_files(args.gold, args.predictions, rules=args.rules, lang=args.lang, normal_form=form)
+    return score_ner_files(
         args.gold,
         args.predictions,
         scheme=args.scheme,
@@ -69,44 +116,3 @@ def run(args: argparse.Namespace) -> int:
         label_map=None if args.label_map is None else LabelMap.parse(args.label_map),
         repair=not args.no_repair,
     )
-    for note in _notes(result):
-        print(f"note: {note}", file=sys.stderr)
-    print(json.dumps(result, ensure_ascii=False) if args.json else _table(result))
-    return DONE
-
-
-def _notes(result: dict[str, Any]) -> list[str]:
-    rules, counts = result["rules"], result["counts"]
-    notes = [
-        f"{role}: {', '.join(f'{count} x {repair}' for repair, count in sorted(repairs.items()))} (docs/ner.md)"
-        for role, repairs in rules["repairs"].items()
-        if repairs
-    ]
-    if any(rules["i_without_b"].values()):
-        found = "I- without B-: {gold} in gold, {predictions} in predictions".format(**rules["i_without_b"])
-        meaning = "none of them as an entity" if rules["scheme"] == "iob2" else "each as the start of an entity"
-        notes.append(f"{found}; --scheme {rules['scheme']} reads {meaning}")
-    if not counts["gold"]:
-        notes.append("the gold file has no entities: precision, recall and F1 say nothing")
-    strange = [kind for kind, count in counts["per_type"].items() if not count["gold"]]
-    if strange and counts["gold"]:
-        notes.append(f"predicted types that gold does not have: {', '.join(strange)} (see --label-map)")
-    return notes
-
-
-def _table(result: dict[str, Any]) -> str:
-    """Result as a person reads it: per cent, one row a type, entities in the last columns."""
-    metrics, counts = result["metrics"], result["counts"]
-    rows = [*metrics["per_type"].items(), ("all", metrics)]
-    width = max(8, *(len(name) for name, _ in rows))
-    lines = [f"{'type':<{width}} precision  recall      F1    gold predicted correct"]
-    for name, row in rows:
-        count = counts["per_type"].get(name, counts) if name != "all" else counts
-        lines.append(
-            f"{name:<{width}} {100 * row['precision']:9.2f} {100 * row['recall']:7.2f} {100 * row['f1']:7.2f} "
-            f"{count['gold']:7d} {count['predicted']:9d} {count['correct']:7d}"
-        )
-    lines.append(f"token accuracy {100 * metrics['accuracy']:.2f} over {counts['tokens']} words")
-    scheme, lang = result["rules"]["scheme"], result["lang"] or "not given"
-    lines.append(f"{result['n']} sentences, scheme {scheme}, language {lang}")
-    return "\n".join(lines)
