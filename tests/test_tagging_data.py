@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ pytest.importorskip("fairseq")
 from fairseq.data import Dictionary
 from tagging_world import LABELS, sentence, write_dictionary, write_prepared, write_tokenizer
 
+from fairseq_interference.data.examples import ExampleDataset
 from fairseq_interference.data.prepared import read_labels, read_sentences
-from fairseq_interference.data.tagging import IGNORE, TaggingDataset, WordEncoder, collate, make_examples
+from fairseq_interference.data.tagging import IGNORE, WordEncoder, collate, make_examples
 from fairseq_interference.errors import DataError, UsageError
 
 
@@ -41,7 +43,7 @@ def test_first_piece_carries_the_label(world):
     assert row.columns.tolist() == first and row.words.tolist() == [0, 1, 2]
     assert row.tokens[first[2]] == dictionary.unk()  # "." is not in the dictionary
     (example,) = make_examples([row], [2, 0, 1], 1, 0, separate=True)
-    target = collate([example], dictionary.pad())["target"][0].tolist()
+    target = collate([example], pad=dictionary.pad())["target"][0].tolist()
     assert [target[i] for i in first] == [2, 0, 1]
     assert sorted(target[i] for i in range(len(target)) if i not in first) == [IGNORE] * (len(target) - 3)
 
@@ -81,12 +83,12 @@ def test_every_word_has_one_place_however_small_the_window(world, limit):
         expected.append(ids)
         apart = make_examples(rows, ids, 0, 0, separate=True)
         assert sorted(torch.cat([e.labels for e in apart]).tolist()) == sorted(ids)
-    batch = collate(examples, dictionary.pad())
+    batch = collate(examples, pad=dictionary.pad())
     words_of = batch["words"]
     assert words_of["label"].tolist() == [label for ids in expected for label in ids]  # sentence by sentence, in order
     assert words_of["count"].tolist() == [len(ids) for ids in expected]
     assert torch.equal(batch["target"][words_of["row"], words_of["column"]], words_of["label"])
-    assert batch["nwords"] == int((batch["target"] != IGNORE).sum()) == sum(map(len, expected))
+    assert batch["sample_size"] == int((batch["target"] != IGNORE).sum()) == sum(map(len, expected))
     assert batch["net_input"]["src_tokens"].shape == batch["target"].shape
     assert len(batch["net_input"]["lang_id"]) == len(batch["target"]) == sum(len(e.rows) for e in examples)
 
@@ -103,7 +105,7 @@ def test_an_entity_at_place_290_is_seen(world):
     encoder = WordEncoder(dictionary, tokenizer, 128)
     rows = encoder.rows(words, "xa")
     (example,) = make_examples(rows, labels, 0, 0, separate=False)
-    batch = collate([example], dictionary.pad())
+    batch = collate([example], pad=dictionary.pad())
     row, column = batch["words"]["row"][290], batch["words"]["column"][290]
     assert batch["net_input"]["src_tokens"][row, column] == first != dictionary.unk()
     assert batch["target"][row, column] == 1 and (batch["target"] == 1).sum() == 1
@@ -120,7 +122,7 @@ def test_batches_keep_everything_and_change_between_epochs(world):
     for _ in range(50):
         words, labels = sentence("xb", draw)
         examples += make_examples(encoder.rows(words, "xb"), [0] * len(labels), 0, 0, separate=True)
-    dataset = TaggingDataset(examples, dictionary.pad(), shuffle=True)
+    dataset = ExampleDataset(examples, partial(collate, pad=dictionary.pad()), shuffle=True)
     assert not dataset.can_reuse_epoch_itr_across_epochs
     orders = []
     for seed in (1, 1, 2):

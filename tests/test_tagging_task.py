@@ -101,7 +101,7 @@ def test_loss_accuracy_and_f1_are_those_of_plain_loops(world):
         for indices in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=4):
             sample = dataset.collater([dataset[i] for i in indices])
             _, size, output = criterion(model, sample)
-            assert size == sample["nwords"] == int((sample["target"] != -100).sum())
+            assert size == sample["sample_size"] == int((sample["target"] != -100).sum())
             outputs.append([output])
         for example in dataset.examples:  # one sentence, one window at a time
             labels, guesses = {}, {}
@@ -229,7 +229,7 @@ def test_words_without_a_tag_are_neither_trained_on_nor_scored(world, tmp_path):
     _, task, _ = setup(flags(world["joint"], data, "xlm_joint_tiny", "--train-langs", "xa"))
     sample = batch_of(task)
     assert sorted(sample["words"]["label"].tolist()) == [IGNORE, IGNORE, 0, 1]
-    assert sample["nwords"] == 2
+    assert sample["sample_size"] == 2
 
 
 def test_windows_are_as_long_as_the_pretrained_positions(world):

@@ -64,7 +64,8 @@ def test_a_word_larger_than_the_window_is_refused():
 
 def test_batches_respect_limits_and_drop_nothing():
     pytest.importorskip("fairseq")
-    from fairseq_interference.data.tagging import Example, Row, batches_of
+    from fairseq_interference.data.examples import batches_of
+    from fairseq_interference.data.tagging import Example, Row
 
     def example(*widths):
         rows = [Row(torch.zeros(w, dtype=torch.long), torch.arange(1), torch.ones(1).long()) for w in widths]

@@ -8,29 +8,18 @@ a window is read in overlapping windows; each word is answered for by exactly on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol
 
-import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 from torch import Tensor
 
+from fairseq_interference.data.examples import Symbols, collate_rows
 from fairseq_interference.data.windows import owners, windows
 from fairseq_interference.errors import UsageError
 
 IGNORE = -100
-
-
-class Symbols(Protocol):
-    """What is asked of a dictionary: the host's Dictionary has it."""
-
-    def index(self, sym: str) -> int: ...
-    def bos(self) -> int: ...
-    def pad(self) -> int: ...
-    def eos(self) -> int: ...
-    def unk(self) -> int: ...
 
 
 class WordTokenizer(Protocol):
@@ -140,36 +129,19 @@ def make_examples(
     return [example(rows)] if rows else []
 
 
-def collate(examples: Sequence[Example], pad: int, ids: Optional[Sequence[int]] = None) -> dict[str, Any]:
+def collate(examples: Sequence[Example], ids: Optional[Sequence[int]] = None, *, pad: int) -> dict[str, Any]:
     """A batch of B rows, W words and S examples.
 
     Returns:
-        the sample format of all tasks (``target``: (B, T), IGNORE where no label), ``nwords`` with a label, and
-        ``words``: ``row`` and ``column`` (W,) of each word's first piece, ``label`` (W,), ``group`` (W,), example by
-        example in the order of the sentence; ``count`` (S,) words per example.
+        the sample format of all tasks (``target``: (B, T), IGNORE where no label), ``sample_size``: words with a label,
+        and ``words``: ``row`` and ``column`` (W,) of each word's first piece, ``label`` (W,), ``group`` (W,), example
+        by example in the order of the sentence; ``count`` (S,) words per example.
     """
-    rows = [row for example in examples for row in example.rows]
-    width = max(len(row.tokens) for row in rows)
-    tokens = torch.full((len(rows), width), pad)
-    for number, row in enumerate(rows):
-        tokens[number, : len(row.tokens)] = row.tokens
+    found = collate_rows(examples, pad, ids)
     words = _locate(examples)
-    target = torch.full_like(tokens, IGNORE)
+    target = torch.full_like(found["net_input"]["src_tokens"], IGNORE)
     target[words["row"], words["column"]] = words["label"]
-    lengths = torch.tensor([len(row.tokens) for row in rows])
-    return {
-        "id": torch.tensor(list(range(len(examples)) if ids is None else ids)),
-        "nsentences": len(examples),
-        "ntokens": int(lengths.sum()),
-        "nwords": int((words["label"] != IGNORE).sum()),
-        "target": target,
-        "words": words,
-        "net_input": {
-            "src_tokens": tokens,
-            "src_lengths": lengths,
-            "lang_id": torch.tensor([example.lang_id for example in examples for _ in example.rows]),
-        },
-    }
+    return {**found, "sample_size": int((words["label"] != IGNORE).sum()), "target": target, "words": words}
 
 
 def _locate(examples: Sequence[Example]) -> dict[str, Tensor]:
@@ -188,89 +160,3 @@ def _locate(examples: Sequence[Example]) -> dict[str, Tensor]:
     located = {name: torch.cat(parts) for name, parts in found.items()}
     located["count"] = torch.tensor([len(part) for part in found["row"]])
     return located
-
-
-def batches_of(
-    order: Iterable[int],
-    examples: Sequence[Example],
-    max_tokens: Optional[int] = None,
-    max_sentences: Optional[int] = None,
-) -> list[list[int]]:
-    """Cut ``order`` into batches of at most ``max_tokens`` tokens (padding counted) and ``max_sentences`` examples.
-
-    An example that is larger than ``max_tokens`` gets a batch of its own: nothing is dropped.
-    """
-    batches: list[list[int]] = []
-    rows = width = 0
-    for index in order:
-        example = examples[index]
-        rows, width = rows + len(example.rows), max(width, example.length)
-        full = max_tokens is not None and rows * width > max_tokens
-        if not batches or full or (max_sentences is not None and len(batches[-1]) >= max_sentences):
-            batches.append([])
-            rows, width = len(example.rows), example.length
-        batches[-1].append(index)
-    return batches
-
-
-class TaggingDataset(FairseqDataset):  # type: ignore[misc]
-    """Examples of several languages for the host's iterators.
-
-    Args:
-        examples: what :func:`make_examples` made, all languages.
-        pad: padding symbol.
-        shuffle: draw a new order for every epoch; batches still hold examples of similar length.
-    """
-
-    def __init__(self, examples: Sequence[Example], pad: int, shuffle: bool) -> None:
-        super().__init__()
-        self.examples = examples
-        self.pad = pad
-        self.shuffle = shuffle
-        self.sizes = np.array([example.length for example in examples], dtype=np.int64)
-
-    def __getitem__(self, index: int) -> tuple[int, Example]:
-        return int(index), self.examples[index]
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def collater(self, samples: Sequence[tuple[int, Example]]) -> Mapping[str, Any]:
-        """See :func:`collate`."""
-        if not samples:
-            return {}
-        return collate([example for _, example in samples], self.pad, [index for index, _ in samples])
-
-    def size(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    def num_tokens(self, index: int) -> int:
-        example = self.examples[index]
-        return example.length * len(example.rows)
-
-    def ordered_indices(self) -> Any:
-        """Similar lengths together; ties in random order if shuffling (numpy's generator, seeded by the task)."""
-        order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
-        return order[np.argsort(self.sizes[order], kind="stable")]
-
-    def filter_indices_by_size(self, indices: Any, max_sizes: object) -> tuple[Any, list[int]]:
-        """Windows fit already: nothing is ever left out."""
-        return indices, []
-
-    def batch_by_size(
-        self,
-        indices: Any,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        required_batch_size_multiple: int = 1,
-    ) -> list[list[int]]:
-        """See :func:`batches_of`; batches are never trimmed to a multiple."""
-        return batches_of((int(i) for i in indices), self.examples, max_tokens, max_sentences)
-
-    @property
-    def supports_prefetch(self) -> bool:
-        return False
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        return not self.shuffle

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import torch
 from fairseq.utils import move_to_cuda
 
+from fairseq_interference.data.examples import batches_of
 from fairseq_interference.data.readers.layouts import LAYOUTS
 from fairseq_interference.data.readers.ner import NerFile, read
-from fairseq_interference.data.tagging import batches_of, collate, make_examples
+from fairseq_interference.data.tagging import collate, make_examples
 from fairseq_interference.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def predict_labels(
     model.eval()
     order = sorted(range(len(examples)), key=lambda index: examples[index].length)
     for batch in batches_of(order, examples, max_tokens, batch_size):
-        sample = collate([examples[index] for index in batch], task.dictionary.pad())
+        sample = collate([examples[index] for index in batch], pad=task.dictionary.pad())
         if device.type == "cuda":
             sample = move_to_cuda(sample, device)
         logits, _ = model(**sample["net_input"], token_head_name=HEAD)  # B x T x labels

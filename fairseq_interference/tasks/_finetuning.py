@@ -1,0 +1,324 @@
+"""What the tasks of fine-tuning share: a pretrained checkpoint, languages to train on and to validate, batches."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.distributed import utils as distributed_utils
+from fairseq.tasks import FairseqTask
+from omegaconf import II, MISSING
+from torch import Tensor
+
+from fairseq_interference.criterions._finetuning import FinetuningCriterion, check_metric
+from fairseq_interference.data.companions import Companions, check_companions, write_companions
+from fairseq_interference.data.dictionary import digest_of_file
+from fairseq_interference.data.examples import ExampleDataset
+from fairseq_interference.data.iterator import LanguageBatchIterator
+from fairseq_interference.data.prepared import find_split, languages_in
+from fairseq_interference.data.pretrained import companions_of, pretrained_positions, starting_checkpoint
+from fairseq_interference.data.tokenizer import Tokenizer
+from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
+from fairseq_interference.languages import LanguageList, parse_codes
+from fairseq_interference.optim.presence import PresenceMixin, has_language_parts
+
+logger = logging.getLogger(__name__)
+
+SELECTIONS = ("source-dev", "target-dev", "all-dev")
+#: the host's name of a split -> the prepared file's
+SPLITS = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
+
+
+# The host's parser reads real types: no postponed annotations in this file.
+@dataclass
+class FinetuningConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "prepared benchmark: <lang>/*.jsonl, labels.txt"})
+    train_langs: Optional[str] = field(
+        default=None, metadata={"help": "languages to train on, en or en,hi", "argparse_alias": "--source-lang"}
+    )
+    eval_langs: Optional[str] = field(default=None, metadata={"help": "languages whose dev split is read besides"})
+    langs: Optional[str] = field(default=None, metadata={"help": "languages of the checkpoint; checked, never needed"})
+    selection: ChoiceEnum(list(SELECTIONS)) = field(  # type: ignore[valid-type]
+        default="source-dev",
+        metadata={"help": "dev splits behind loss and scores: of --train-langs, of --eval-langs, or of both"},
+    )
+    fallback_lang: Optional[str] = field(
+        default=None, metadata={"help": "language whose parts serve a language that the checkpoint does not know"}
+    )
+    companions: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "folder or checkpoint with dict.txt, languages.txt and tokenizer/ (default: that of "
+            "--finetune-from-model, --restore-file or --save-dir, in this order)"
+        },
+    )
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
+    restore_file: Optional[str] = II("checkpoint.restore_file")
+    save_dir: Optional[str] = II("checkpoint.save_dir")
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    disable_validation: bool = II("dataset.disable_validation")
+
+
+class FinetuningTask(PresenceMixin, FairseqTask):  # type: ignore[misc]
+    """Fine-tune a pretrained encoder on some languages; validate others with it.
+
+    Args:
+        cfg: see :class:`FinetuningConfig`.
+        companions: languages, dictionary and tokenizer of the pretrained checkpoint.
+
+    Attributes:
+        criterion: its namesake; knows the names of the measures.
+        benchmark: module that prepares its data, for messages.
+        is_scored: whether validation takes measures that training does not.
+    """
+
+    cfg: FinetuningConfig
+    criterion: ClassVar[type[FinetuningCriterion]]
+    benchmark: ClassVar[str]
+    is_scored: bool = False
+
+    def __init__(self, cfg: FinetuningConfig, companions: Companions) -> None:
+        super().__init__(cfg)
+        self.companions = companions
+        self.languages: LanguageList = companions.languages
+        self.dictionary = Dictionary.load(str(companions.dict_path))
+        self.dictionary.add_symbol("<mask>")
+        self.train_langs = parse_codes(cfg.train_langs or "", "--train-langs")
+        self.eval_langs = parse_codes(cfg.eval_langs or "", "--eval-langs")
+        self.select_languages = _selection(self.train_langs, self.eval_langs, cfg.selection)
+        self.log_languages = list(dict.fromkeys(self.train_langs + self.eval_langs))
+        self._scored: list[str] = []
+        self._tokenizer: Optional[Tokenizer] = None
+        self._limit: Optional[int] = None
+        self._language_specific = True
+
+    # -- what a task has of its own -----------------------------------------------------------------------------
+
+    def add_head(self, model: Any) -> None:
+        """Register the head on the pretrained encoder."""
+        raise NotImplementedError
+
+    def read_examples(self, path: Path, lang: str, lang_id: int, group: int, training: bool) -> tuple[list[Any], str]:
+        """The examples of a prepared split, and what was read in words.
+
+        Args:
+            path: its file, which is there.
+            lang_id: id that routes its rows. group: number of its language in logs.
+            training: rows of one example may be parted.
+        """
+        raise NotImplementedError
+
+    def collate(self, examples: Sequence[Any], ids: Sequence[int]) -> dict[str, Any]:
+        """A sample with ``sample_size``, ``target`` and ``net_input``."""
+        raise NotImplementedError
+
+    def check_resumed(self, save_dir: str) -> None:
+        """Refuse a folder with a run on other labels."""
+
+    def write_own(self, save_dir: Path) -> None:
+        """Write what makes the checkpoint usable later, besides languages, dictionary and tokenizer."""
+
+    # -- set-up -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def setup_task(cls, cfg: FinetuningConfig, **kwargs: Any) -> "FinetuningTask":
+        """Read dictionary, languages and tokenizer; check the flags against them."""
+        companions = companions_of(cfg)
+        if companions.tokenizer_dir is None:
+            raise CheckpointError(
+                "The checkpoint was trained without a tokenizer, so text cannot be encoded.",
+                where=companions.dict_path,
+                next_step="put the tokenizer/ of its data beside it, or prepare the data with data_prep/prepare.sh",
+            )
+        languages = companions.languages
+        if cfg.langs and parse_codes(cfg.langs) != languages.codes:
+            raise LanguageError(
+                "--langs is not the list of the checkpoint.", value=cfg.langs, allowed=",".join(languages)
+            )
+        if cfg.fallback_lang:
+            languages.id(cfg.fallback_lang, "--fallback-lang")
+        task = cls(cfg, companions)
+        if not kwargs.get("from_checkpoint"):
+            task._check_flags()
+        return task
+
+    def _check_flags(self) -> None:
+        """Everything that can be known before a model is built."""
+        if not self.train_langs:
+            raise UsageError(
+                "Fine-tuning needs a language to train on.",
+                where="--train-langs",
+                allowed=",".join(languages_in(self.cfg.data)),
+            )
+        if self.cfg.disable_validation:
+            return
+        if not self.select_languages:
+            raise UsageError("No language selects.", where=f"--selection {self.cfg.selection}", allowed="--eval-langs")
+        scored = [lang for lang in self.log_languages if find_split(self.cfg.data, lang, "dev").is_file()]
+        missing = [lang for lang in self.select_languages if lang not in scored]
+        if missing:
+            raise DataError(
+                "A language that selects the best checkpoint has no dev split.",
+                where=find_split(self.cfg.data, missing[0], "dev"),
+                next_step="prepare one, change --selection, or give --disable-validation",
+            )
+        self._scored = scored
+        check_metric(self.cfg, self.validation_metrics())
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The pretrained arch with this task's head; learns here which limits and languages it has."""
+        if not from_checkpoint and self.cfg.save_dir:
+            check_companions(self.cfg.save_dir, self.languages, self.companions.dict_path)
+            self.check_resumed(self.cfg.save_dir)
+        model = super().build_model(cfg, from_checkpoint)
+        self.add_head(model)
+        self._language_specific = has_language_parts(model.parameters())
+        self._limit = int(model.max_positions())
+        return model
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a row that the model takes."""
+        if self._limit is None:
+            raise UsageError("Build the model first: it decides how long a row is.")
+        return self._limit
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.load(str(self.companions.tokenizer_dir))
+        return self._tokenizer
+
+    def lang_id(self, lang: str) -> int:
+        """Id that routes ``lang`` through the model; ``--fallback-lang`` stands in for an unknown language.
+
+        Raises:
+            LanguageError: unknown to a model with language-specific parts, and no fall-back given.
+        """
+        if lang in self.languages:
+            return self.languages.id(lang)
+        if self.cfg.fallback_lang:
+            logger.warning("%s is unknown to the checkpoint: it uses the parts of %s", lang, self.cfg.fallback_lang)
+            return self.languages.id(self.cfg.fallback_lang)
+        if self._language_specific:
+            raise LanguageError(
+                "The checkpoint has no parts for this language.",
+                where="--train-langs, --eval-langs or --lang",
+                value=lang,
+                allowed=",".join(self.languages),
+                next_step="give --fallback-lang to use another language's parts",
+            )
+        logger.warning("%s was not among the languages of pre-training (%s)", lang, ",".join(self.languages))
+        return 0
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Read ``train`` of --train-langs, or ``dev`` of all languages that have one (host name ``valid``)."""
+        if split not in SPLITS:
+            raise UsageError("Unknown split.", where="--valid-subset", value=split, allowed=",".join(SPLITS))
+        if split == "train" and split in self.datasets:
+            return
+        examples: list[Any] = []
+        for group, lang in enumerate(self.log_languages):
+            path = find_split(self.cfg.data, lang, SPLITS[split])
+            if split == "train" and lang not in self.train_langs:
+                continue
+            if split != "train" and lang not in self.select_languages and not path.is_file():
+                logger.warning("%s has no %s split and is not scored during training", lang, SPLITS[split])
+                continue
+            examples.extend(self._read(path, lang, group, training=split == "train"))
+        self.datasets[split] = ExampleDataset(examples, self.collate, shuffle=split == "train")
+        if split == "train" and distributed_utils.get_global_rank() == 0 and self.cfg.save_dir:
+            write_companions(
+                self.cfg.save_dir, self.languages, self.companions.dict_path, self.companions.tokenizer_dir
+            )
+            self.write_own(Path(self.cfg.save_dir))
+
+    def _read(self, path: Path, lang: str, group: int, training: bool) -> list[Any]:
+        if not path.is_file():
+            raise DataError(
+                "A split is missing.",
+                where=path,
+                allowed=f"languages there: {','.join(languages_in(self.cfg.data))}",
+                next_step=f"python -m {self.benchmark} --help",
+            )
+        examples, said = self.read_examples(path, lang, self.lang_id(lang), group, training)
+        if not examples:
+            raise DataError("A split has no example with text.", where=path)
+        logger.info("%s: %s, %d rows", path, said, sum(len(example.rows) for example in examples))
+        return examples
+
+    def get_batch_iterator(
+        self,
+        dataset: ExampleDataset,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        seed: int = 1,
+        num_shards: int = 1,
+        shard_id: int = 0,
+        num_workers: int = 0,
+        epoch: int = 1,
+        data_buffer_size: int = 0,
+        skip_remainder_batch: bool = False,
+        **unused: Any,
+    ) -> LanguageBatchIterator:
+        """The host's call. Nothing is filtered by size; a resumed run knows what its place in the epoch depends on."""
+        with data_utils.numpy_seed(seed, epoch):
+            order = dataset.ordered_indices()
+        examples = [0] * len(self.log_languages)
+        for example in dataset.examples:
+            examples[example.group] += 1
+        settings = {
+            "languages": self.languages.codes,
+            "dictionary": digest_of_file(self.companions.dict_path),
+            "blocks": examples,
+            "seed": seed,
+            "workers": num_shards,
+            "batch_size": [max_sentences, max_tokens],
+        }
+        return LanguageBatchIterator(
+            dataset,
+            dataset.collater,
+            [[np.array(batch)] for batch in dataset.batch_by_size(order, max_tokens, max_sentences)],
+            settings,
+            seed=seed,
+            num_shards=num_shards,
+            shard_id=shard_id,
+            num_workers=num_workers,
+            epoch=epoch,
+            buffer_size=data_buffer_size,
+            skip_remainder_batch=skip_remainder_batch,
+        )
+
+    def training_tokens(self, sample: dict[str, Any]) -> Tensor:
+        """Labelled units in each row, ``(B,)``; ``target`` is negative elsewhere."""
+        counts: Tensor = sample["target"].ge(0).view(len(sample["target"]), -1).sum(1)
+        return counts
+
+    def validation_metrics(self) -> list[str]:
+        """Names that ``--best-checkpoint-metric`` may take."""
+        return self.criterion.metric_names(self.is_scored, self._scored, len(self.log_languages) > 1)
+
+    def max_positions(self) -> Optional[int]:
+        """Tokens of a row; before the model is built, the positions of the pretrained checkpoint."""
+        return self._limit or pretrained_positions(starting_checkpoint(self.cfg))
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+
+def _selection(train: list[str], others: list[str], selection: str) -> list[str]:
+    chosen = {"source-dev": train, "target-dev": others, "all-dev": [*train, *others]}[str(selection)]
+    return list(dict.fromkeys(chosen))
