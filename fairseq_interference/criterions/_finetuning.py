@@ -31,7 +31,7 @@ def bits(meters: Meters, lang: str) -> float:
     return total(meters, "loss", lang) / max(total(meters, "units", lang), 1) / math.log(2)
 
 
-class FinetuningCriterion(FairseqCriterion):  # type: ignore[misc]
+class FinetuningCriterion(FairseqCriterion):
     """Mean over units (words, pairs, windows); the sample size is the number of labelled units.
 
     Args:

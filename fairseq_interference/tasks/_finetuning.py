@@ -64,7 +64,7 @@ class FinetuningConfig(FairseqDataclass):
     disable_validation: bool = II("dataset.disable_validation")
 
 
-class FinetuningTask(PresenceMixin, FairseqTask):  # type: ignore[misc]
+class FinetuningTask(PresenceMixin, FairseqTask):
     """Fine-tune a pretrained encoder on some languages; validate others with it.
 
     Args:

@@ -155,7 +155,7 @@ class _Parser:
 
     def _is_comment(self, line: str) -> bool:
         if self.layout.comments:
-            return line.startswith("#") and "\t" not in line
+            return line.startswith("#") and ("\t" not in line or self.layout.first_index is not None)
         return line.startswith(DOCSTART) and line[len(DOCSTART) :].lstrip(" \t:") in ("", "O", "-X- O O", "-X- -X- O")
 
     def _token(self, number: int, full: str, line: str) -> None:
