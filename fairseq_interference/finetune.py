@@ -1,6 +1,8 @@
-"""Fine-tune a pretrained checkpoint for named entities, once per seed; label and score every language; write records.
+"""Fine-tune a pretrained checkpoint, once per seed; predict and score every language; write records.
 
     bash run/finetune_ner.sh --checkpoint FILE --data prepared/NAME --train-lang en --eval-langs hi,sw --seeds 1,2,3
+
+``finetune_pos.sh``, ``finetune_xnli.sh`` and ``finetune_qa.sh`` take the same flags.
 
 One process does it all: finished seeds and scores are skipped, an unfinished training goes on from its checkpoint.
 """
@@ -21,26 +23,31 @@ from fairseq_interference import launch, processes
 from fairseq_interference.data.prepared import LABELS_FILE, find_split
 from fairseq_interference.errors import DONE, DataError, StageError, UsageError, exit_code
 from fairseq_interference.evaluation.finetuned import model_flags, score_runs, splits_there
+from fairseq_interference.evaluation.metrics_qa import RULES
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import file_hash, write_text
 
 SETTINGS_FILE, TRAINED_FILE = "settings", "finetuned"  # beside the checkpoints of a seed
 BEST = "checkpoint_best.pt"
 SPLITS = ("train", "dev", "test")
+SCRIPTS = {"ner": "ner", "pos": "pos", "nli": "xnli", "qa": "qa"}  # kind of task -> name of its script
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="finetune_ner.sh", description=__doc__.split("\n")[0])
+def build_parser(task: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"finetune_{SCRIPTS[task]}.sh", description=__doc__.split("\n")[0])
+    parser.set_defaults(task=task)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--train-lang", required=True, metavar="CODES")
     parser.add_argument("--eval-langs", default="", metavar="CODES")
     parser.add_argument("--seeds", default="1")
-    parser.add_argument("--config", type=Path, default=launch.USER_DIR.parent / "run/configs/tiny/ner.yaml")
+    parser.add_argument("--config", type=Path, default=launch.USER_DIR.parent / f"run/configs/tiny/{task}.yaml")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--selection", choices=SELECTIONS, default=SELECTIONS[0])
     parser.add_argument("--splits", default="dev,test")
+    if task == "qa":
+        parser.add_argument("--rules", choices=RULES, default=RULES[0])
     parser.add_argument("--fallback-lang", metavar="CODE")
     parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
@@ -59,12 +66,12 @@ def check(args: argparse.Namespace) -> None:
     """
     if not args.checkpoint.is_file():
         raise UsageError("There is no such checkpoint.", where="--checkpoint", value=str(args.checkpoint))
-    if not (args.data / LABELS_FILE).is_file():
+    if not all(path.is_file() for path in labels_of(args)) or not args.data.is_dir():
         raise UsageError(
             "This is no prepared benchmark.",
             where="--data",
             value=str(args.data),
-            next_step="python -m data_prep.benchmarks.ner --help",
+            next_step=f"python -m data_prep.benchmarks.{args.task} --help",
         )
     if not re.fullmatch(r"(0|[1-9]\d*)(,(0|[1-9]\d*))*", args.seeds):
         raise UsageError("These are not seeds.", where="--seeds", value=args.seeds, allowed="such as 1,2,3")
@@ -77,6 +84,11 @@ def check(args: argparse.Namespace) -> None:
         if not find_split(args.data, lang, "train").is_file():
             raise DataError("There is nothing to train on.", where=find_split(args.data, lang, "train"))
     splits_there(args.data, all_languages(args), splits_of(args))
+
+
+def labels_of(args: argparse.Namespace) -> list[Path]:
+    """The label file of the benchmark; answers have none."""
+    return [] if args.task == "qa" else [args.data / LABELS_FILE]
 
 
 def splits_of(args: argparse.Namespace) -> list[str]:
@@ -100,7 +112,7 @@ def settings_of(args: argparse.Namespace) -> list[str]:
 
 def fingerprint(args: argparse.Namespace) -> str:
     """Everything that a run depends on besides its seed."""
-    files = [args.config, args.data / LABELS_FILE, args.checkpoint]
+    files = [args.config, *labels_of(args), args.checkpoint]
     langs = parse_codes(args.train_lang)
     values = [args.train_lang, args.selection, " ".join(args.set), args.precision or "", args.fallback_lang or ""]
     files += [find_split(args.data, lang, "train") for lang in langs]
@@ -171,14 +183,22 @@ def finetune(args: argparse.Namespace) -> int:
         fallback_lang=args.fallback_lang,
         cpu=bool(config.train.get("cpu")),
         force=args.force,
+        rules=args.rules if args.task == "qa" else None,
     )
     print(f"records: {args.results}", file=sys.stderr)
     return DONE
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Exit codes: 0 done, 1 failed, 2 usage, 75 told to stop and saved, 130 interrupted."""
-    args = build_parser().parse_args(argv)
+    """Exit codes: 0 done, 1 failed, 2 usage, 75 told to stop and saved, 130 interrupted.
+
+    Args:
+        argv: ``--task`` and the flags of the script.
+    """
+    task = argparse.ArgumentParser(add_help=False)
+    task.add_argument("--task", choices=tuple(SCRIPTS), default="ner")
+    chosen, rest = task.parse_known_args(argv)
+    args = build_parser(chosen.task).parse_args(rest)
     with processes.leaving_when_told():
         return exit_code("finetune", lambda: finetune(args))
 

@@ -26,4 +26,4 @@ set -euo pipefail
 # shellcheck source=run/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-exec_module "fairseq_interference.finetune" "$@"
+exec_module "fairseq_interference.finetune" --task ner "$@"

@@ -30,8 +30,8 @@ ARCHS = [
 ]
 EXPECTED = {
     "archs": ARCHS,
-    "tasks": ["xlm_masked_lm", "xlm_tagging"],
-    "criterions": ["xlm_masked_lm", "xlm_tagging"],
+    "tasks": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
+    "criterions": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
 }
 
 

@@ -1,14 +1,17 @@
-"""``predict``: a fine-tuned checkpoint's labels for a file, in the file's own format, one per gold token."""
+"""``predict``: what a fine-tuned checkpoint makes of a file, in the file's own format, one for each gold example."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from fairseq_interference.errors import DONE, UsageError
 from fairseq_interference.languages import check_code
+from fairseq_interference.stages import write_text
 
-HELP = "label a file with a fine-tuned checkpoint"
+HELP = "label words or pairs, or answer questions, with a fine-tuned checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--checkpoint", required=True, metavar="FILE", help="checkpoint of a fine-tuning run")
     parser.add_argument("--input", required=True, metavar="FILE", help="official file, or prepared/…/<split>.jsonl")
-    parser.add_argument("--lang", required=True, metavar="CODE", help="language of the file")
-    parser.add_argument("--output", required=True, metavar="FILE", help="where the labelled file goes")
-    parser.add_argument("--format", default="auto", choices=FORMATS, help="layout of --input [%(default)s]")
-    parser.add_argument("--output-format", choices=FORMATS, help="layout of --output (default: the official file's)")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="most sentences in a batch")
+    parser.add_argument("--lang", required=True, metavar="CODE", help="language of the file (qa: of its contexts)")
+    parser.add_argument("--output", required=True, metavar="FILE", help="where the predictions go")
+    parser.add_argument("--format", default="auto", metavar="NAME", help="layout of --input [%(default)s]")
+    parser.add_argument(
+        "--output-format", choices=FORMATS, help="layout of labelled words (default: the official file's)"
+    )
+    parser.add_argument("--n-best", type=int, metavar="N", help="qa: write N answers with scores, JSON Lines")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="most examples in a batch")
     parser.add_argument(
         "--max-tokens", type=int, default=8192, metavar="N", help="most tokens in a batch [%(default)s]"
     )
@@ -30,25 +36,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, label, write; returns the exit code."""
-    from fairseq_interference.data.readers import ner
-    from fairseq_interference.evaluation.predict import load_tagger, official, predict_labels, written_format
+    """Read, predict, write; returns the exit code."""
+    from fairseq_interference.evaluation.downstream import KINDS
+    from fairseq_interference.evaluation.predict import load_finetuned
 
     check_code(args.lang, "--lang")
-    for flag in ("batch_size", "max_tokens"):
+    for flag in ("batch_size", "max_tokens", "n_best"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UsageError("At least 1.", where="--" + flag.replace("_", "-"), value=getattr(args, flag))
     if Path(args.output).is_dir():
         raise UsageError("This is a folder.", where="--output", value=args.output)
-    sentences = ner.read(args.input, format=args.format)  # before the checkpoint: cheap, and may be refused
-    found = load_tagger(args.checkpoint, fallback_lang=args.fallback_lang, cpu=args.cpu)
-    labels = predict_labels(
-        found.model, found.task, sentences.words, args.lang, batch_size=args.batch_size, max_tokens=args.max_tokens
-    )
-    target = official(args.input, sentences)
-    layout = args.output_format or written_format(args.input, target)
-    if layout is None and target.format == "words":
-        layout = "conll-tab"  # a file without labels has no place for them
-    ner.write(args.output, target, labels, format=layout, lang=args.lang)
-    print(f"{args.output}: {len(labels)} sentences, {sum(map(len, labels))} words")
+    if not Path(args.input).is_file():
+        raise UsageError("There is no such file.", where="--input", value=args.input)
+    loaded = load_finetuned(args.checkpoint, fallback_lang=args.fallback_lang, cpu=args.cpu)
+    kind = KINDS[loaded.task.kind]
+    for flag, wanted in (("n_best", ("qa",)), ("output_format", ("ner", "pos"))):
+        if getattr(args, flag) is not None and kind.name not in wanted:
+            raise UsageError(f"This says nothing about {kind.name}.", where="--" + flag.replace("_", "-"))
+    file = kind.read(args.input, args.format, args.lang, getattr(loaded.task, "labels", ()))
+    limits: dict[str, Any] = {"batch_size": args.batch_size, "max_tokens": args.max_tokens}
+    if args.n_best is None:
+        found = kind.predict(loaded, file, args.lang, **limits)
+        kind.write(args.output, args.input, file, found, args.lang, args.output_format)
+    else:
+        found = kind.predict(loaded, file, args.lang, **limits, n_best=args.n_best)
+        lines = ({"id": q.id, "n_best": [answer._asdict() for answer in answers]} for q, answers in zip(file, found))
+        write_text(args.output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    print(f"{args.output}: {kind.unit(found)}")
     return DONE

@@ -31,6 +31,13 @@ def bits(meters: Meters, lang: str) -> float:
     return total(meters, "loss", lang) / max(total(meters, "units", lang), 1) / math.log(2)
 
 
+def check_smoothing(value: float) -> float:
+    """Raise :class:`UsageError` unless it is a share."""
+    if not 0 <= value < 1:
+        raise UsageError("Not a share.", where="--label-smoothing", value=value, allowed="[0, 1)")
+    return value
+
+
 class FinetuningCriterion(FairseqCriterion):
     """Mean over units (words, pairs, windows); the sample size is the number of labelled units.
 

@@ -8,9 +8,16 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_interference.criterions._finetuning import FinetuningCriterion, Measure, Meters, bits, share, total
+from fairseq_interference.criterions._finetuning import (
+    FinetuningCriterion,
+    Measure,
+    Meters,
+    bits,
+    check_smoothing,
+    share,
+    total,
+)
 from fairseq_interference.data.tagging import IGNORE
-from fairseq_interference.errors import UsageError
 
 HEAD = "tagging"
 
@@ -19,13 +26,6 @@ HEAD = "tagging"
 @dataclass
 class TaggingCriterionConfig(FairseqDataclass):
     label_smoothing: float = field(default=0.0, metadata={"help": "share of the target spread evenly over all labels"})
-
-
-def check_smoothing(value: float) -> float:
-    """Raise :class:`UsageError` unless it is a share."""
-    if not 0 <= value < 1:
-        raise UsageError("Not a share.", where="--label-smoothing", value=value, allowed="[0, 1)")
-    return value
 
 
 def _f1(meters: Meters, lang: str) -> float:

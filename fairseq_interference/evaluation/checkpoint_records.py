@@ -3,8 +3,8 @@
     python -m fairseq_interference.evaluation.checkpoint_records --task ner --checkpoint C … --data prepared/NAME \\
         --langs en,hi --results results
 
-One process scores any number of checkpoints. ``ner`` labels SPLIT of each language, writes the predictions in the
-official format and scores the two files; ``mlm`` measures perplexity on prepared text.
+One process scores any number of checkpoints. ``ner``, ``pos``, ``nli`` and ``qa`` predict SPLIT of each language, write
+the predictions in the official format and score the two files; ``mlm`` measures perplexity on prepared text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECTIONS = (
     "optimizer",
     "lr_scheduler",
 )
-STABLE_RULES = ("scheme", "average", "label_map")  # what scores must share to stand in one table
+DOWNSTREAM = ("ner", "pos", "nli", "qa")
 
 
 def plain(value: Any) -> Any:
@@ -137,33 +137,31 @@ class Scored:
         return make_record(run=run, evaluation=evaluation, cost=self.cost)
 
 
-def ner_record(scored: Scored, data: Path, lang: str, split: str, predictions: Path) -> Record:
-    """Label ``data/lang/split.jsonl``, write the labels in the official format, score the two files.
+def downstream_record(
+    scored: Scored, data: Path, lang: str, split: str, predictions: Path, rules: Optional[str] = None
+) -> Optional[Record]:
+    """Predict ``data/lang/split.jsonl``, write it in the official format, score the two files; None without labels.
 
     Args:
-        scored: a checkpoint with a head ``tagging``.
+        scored: a fine-tuned checkpoint.
         data: prepared benchmark.
-        predictions: file that gets the predicted labels.
+        predictions: file that gets the predictions.
+        rules: of the score, where its kind has several (``evaluate --rules``).
     """
-    from fairseq_interference.data.readers import ner
-    from fairseq_interference.evaluation.predict import predict_labels, written_format
-    from fairseq_interference.evaluation.score_files import score_ner_files
+    from fairseq_interference.evaluation.downstream import KINDS
 
     task = scored.loaded.task
-    source, gold = data / lang / f"{split}.jsonl", data / lang / f"{split}.gold"
-    sentences = ner.read(source)
-    labels = predict_labels(scored.loaded.model, task, sentences.words, lang)
-    predictions.parent.mkdir(parents=True, exist_ok=True)
-    layout = written_format(source, sentences)
-    ner.write(predictions, sentences, labels, format=layout, lang=lang)
-    result = score_ner_files(gold if gold.is_file() else source, predictions, lang=lang)
+    kind = KINDS[task.kind]
+    result = kind.predict_split(scored.loaded, data, lang, split, predictions, rules)
+    if result is None:
+        return None
     evaluation = {
         "benchmark": data.name,
         "split": split,
         "language": lang,
         "n": result["n"],
         "metrics": result["metrics"],
-        "rules": {name: result["rules"][name] for name in STABLE_RULES},
+        "rules": {name: result["rules"][name] for name in kind.stable},
     }
     return scored.record(setting_of(lang, task.train_langs), task.train_langs, evaluation)
 
@@ -187,12 +185,13 @@ def mlm_record(scored: Scored, data: Path, lang: str, split: str, max_lines: Opt
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="run/evaluate.sh", description="Score checkpoints and write their records.")
-    parser.add_argument("--task", choices=("ner", "mlm"), default="ner")
+    parser.add_argument("--task", choices=(*DOWNSTREAM, "mlm"), default="ner")
     parser.add_argument("--checkpoint", nargs="+", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--data", required=True, type=Path, help="prepared benchmark (ner), data-bin (mlm)")
+    parser.add_argument("--data", required=True, type=Path, help="prepared benchmark, or data-bin (mlm)")
     parser.add_argument("--langs", metavar="xx,yy", help="languages to score (default: all of the checkpoint)")
     parser.add_argument("--split", default="test", help="[%(default)s]")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records [%(default)s]")
+    parser.add_argument("--rules", help="of the scores of qa: squad or mlqa [squad]")
     parser.add_argument("--max-lines", type=int, metavar="N", help="mlm: read only the first lines")
     parser.add_argument("--run-id", metavar="NAME", help="name of the run, for one checkpoint (default: its folder's)")
     return parser
@@ -217,7 +216,7 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
     from fairseq_interference.evaluation.mlm import split_file
 
     scored = Scored(checkpoint, args.run_id)
-    if hasattr(scored.loaded.task, "labels") != (args.task == "ner"):
+    if getattr(scored.loaded.task, "kind", "mlm") != args.task:
         what = "This checkpoint was trained for something else."
         raise CheckpointError(what, where=checkpoint, value=scored.run["config"]["task"]["_name"], allowed=args.task)
     langs = parse_codes(args.langs) if args.langs else scored.run["languages"]
@@ -225,9 +224,12 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
         if args.task == "mlm" and not args.langs and not split_file(args.data, lang, args.split).exists():
             print(f"{scored.run['id']} {lang}: no {args.split} split, not scored", file=sys.stderr)
             continue
-        if args.task == "ner":
+        if args.task != "mlm":
             predictions = checkpoint.parent / "predictions" / f"{args.data.name}.{lang}.{args.split}"
-            record = ner_record(scored, args.data, lang, args.split, predictions)
+            record = downstream_record(scored, args.data, lang, args.split, predictions, args.rules)
+            if record is None:
+                print(f"{scored.run['id']} {lang}: no labels, predictions in {predictions}")
+                continue
         else:
             record = mlm_record(scored, args.data, lang, args.split, args.max_lines)
         path = write_record(args.results, record)

@@ -15,8 +15,9 @@ from typing import Any, Optional
 
 from fairseq_interference.data.prepared import find_split, languages_in
 from fairseq_interference.errors import CheckpointError, DataError
-from fairseq_interference.evaluation.checkpoint_records import Scored, ner_record
+from fairseq_interference.evaluation.checkpoint_records import Scored, downstream_record
 from fairseq_interference.evaluation.records import write_record
+from fairseq_interference.evaluation.report_cells import TASK_METRICS
 from fairseq_interference.stages import file_hash, stage, write_json
 
 RECORD_FILE = "record.json"
@@ -94,12 +95,20 @@ class Run:
         checkpoint: its file.
         fallback_lang: language whose parts serve a language that the checkpoint does not know.
         cpu: stay on the CPU.
+        rules: of the scores, where they have several.
     """
 
-    def __init__(self, checkpoint: Path, fallback_lang: Optional[str] = None, cpu: bool = False) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        fallback_lang: Optional[str] = None,
+        cpu: bool = False,
+        rules: Optional[str] = None,
+    ) -> None:
         self.checkpoint = checkpoint
         self.fallback_lang = fallback_lang
         self.cpu = cpu
+        self.rules = rules
         self._scored: Optional[Scored] = None
 
     def scored(self, benchmark: str) -> Scored:
@@ -115,24 +124,27 @@ class Run:
         return self._scored
 
     def score(self, data: Path, pairs: Sequence[tuple[str, str]], results: Optional[Path], force: bool) -> list[Any]:
-        """Predict and score languages and splits; write a record each.
+        """Predict and score languages and splits; write a record each, None for a split without labels.
 
         Raises:
             StageError: scored before with another checkpoint or gold file.
         """
         settings = {"checkpoint": file_hash(self.checkpoint), "fallback_lang": self.fallback_lang}
+        if self.rules:
+            settings["rules"] = self.rules
         records = []
         for lang, split in pairs:
             out = self.checkpoint.parent / "scores" / f"{data.name}.{lang}.{split}"
             gold = find_split(data, lang, split)
             with stage(out, inputs={"gold": gold}, settings=settings, force=force) as folder:
                 if folder is not None:
-                    record = ner_record(self.scored(data.name), data, lang, split, folder / f"{split}.predictions")
-                    if self.fallback_lang and lang not in self.scored(data.name).loaded.languages:
+                    scored, predictions = self.scored(data.name), folder / f"{split}.predictions"
+                    record = downstream_record(scored, data, lang, split, predictions, self.rules)
+                    if record and self.fallback_lang and lang not in scored.loaded.languages:
                         record["evaluation"]["rules"]["parts_of"] = self.fallback_lang
                     write_json(folder / RECORD_FILE, record)
             records.append(json.loads((out / RECORD_FILE).read_text(encoding="utf-8")))
-            if results is not None:
+            if results is not None and records[-1] is not None:
                 write_record(results, records[-1])
         return records
 
@@ -147,15 +159,16 @@ def score_runs(
     fallback_lang: Optional[str] = None,
     cpu: bool = False,
     force: bool = False,
+    rules: Optional[str] = None,
 ) -> None:
-    """Predict, score and record every language and split of fine-tuned checkpoints; print an F1 each.
+    """Predict, score and record every language and split of fine-tuned checkpoints; print a score each.
 
     Args:
         checkpoints: files, one per run.
         data: prepared benchmark.
         langs, splits: what to score.
         results: folder of records (None: none are written).
-        fallback_lang, cpu: see :class:`Run`.
+        fallback_lang, cpu, rules: see :class:`Run`.
         force: score again what was scored with other inputs.
 
     Raises:
@@ -166,9 +179,11 @@ def score_runs(
             raise CheckpointError("There is no such checkpoint.", where=checkpoint)
     pairs = splits_there(data, langs, splits)
     for checkpoint in checkpoints:
-        for record in Run(checkpoint, fallback_lang, cpu).score(data, pairs, results, force):
-            found = record["evaluation"]
-            print(
-                f"{checkpoint.parent}  {found['language']} {found['split']}  F1 {100 * found['metrics']['f1']:.2f}",
-                flush=True,
-            )
+        records = Run(checkpoint, fallback_lang, cpu, rules).score(data, pairs, results, force)
+        for (lang, split), record in zip(pairs, records):
+            shown = "no labels: predicted, not scored"
+            if record is not None:
+                metrics = record["evaluation"]["metrics"]
+                name = next(name for name in TASK_METRICS if name in metrics)
+                shown = f"{TASK_METRICS[name].label} {100 * metrics[name]:.2f}"
+            print(f"{checkpoint.parent}  {lang} {split}  {shown}", flush=True)

@@ -1,26 +1,38 @@
-"""A checkpoint's labels for words: exactly one per word, whatever the word."""
+"""What a fine-tuned checkpoint says: a label for every word, one for every pair, answers to every question."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 from fairseq.utils import move_to_cuda
 
+from fairseq_interference.criterions import xlm_nli, xlm_qa, xlm_tagging
+from fairseq_interference.data.answers import ScoredAnswer
 from fairseq_interference.data.examples import batches_of
-from fairseq_interference.data.readers.layouts import LAYOUTS
-from fairseq_interference.data.readers.ner import NerFile, read
-from fairseq_interference.data.tagging import collate, make_examples
+from fairseq_interference.data.readers.questions import Question
+from fairseq_interference.data.sentence_pairs import PairExample
+from fairseq_interference.data.tagging import IGNORE, make_examples
 from fairseq_interference.errors import CheckpointError
 
 if TYPE_CHECKING:
     from fairseq_interference.loading import Loaded
 
-HEAD = "tagging"
 MAX_TOKENS = 8192
+
+
+def _samples(
+    model: Any, task: Any, examples: Sequence[Any], max_tokens: Optional[int], batch_size: Optional[int]
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Numbers of examples and their sample, by length, on the model's device, which is in eval mode."""
+    device = next(model.parameters()).device
+    model.eval()
+    order = sorted(range(len(examples)), key=lambda index: examples[index].length)
+    for batch in batches_of(order, examples, max_tokens, batch_size):
+        sample = task.collate([examples[index] for index in batch], batch)
+        yield batch, move_to_cuda(sample, device) if device.type == "cuda" else sample
 
 
 @torch.no_grad()
@@ -57,14 +69,8 @@ def predict_labels(
         examples.extend(made)
         numbers.extend([number] * len(made))
     labels: list[list[str]] = [[] for _ in sentences]
-    device = next(model.parameters()).device
-    model.eval()
-    order = sorted(range(len(examples)), key=lambda index: examples[index].length)
-    for batch in batches_of(order, examples, max_tokens, batch_size):
-        sample = collate([examples[index] for index in batch], pad=task.dictionary.pad())
-        if device.type == "cuda":
-            sample = move_to_cuda(sample, device)
-        logits, _ = model(**sample["net_input"], token_head_name=HEAD)  # B x T x labels
+    for batch, sample in _samples(model, task, examples, max_tokens, batch_size):
+        logits, _ = model(**sample["net_input"], token_head_name=xlm_tagging.HEAD)  # B x T x labels
         words_of = sample["words"]
         found = logits[words_of["row"], words_of["column"]].argmax(dim=-1).tolist()
         first = 0
@@ -74,18 +80,79 @@ def predict_labels(
     return labels
 
 
-def load_tagger(checkpoint: Union[str, Path], *, fallback_lang: Optional[str] = None, cpu: bool = False) -> Loaded:
+@torch.no_grad()
+def predict_pairs(
+    model: Any,
+    task: Any,
+    pairs: Sequence[tuple[str, str]],
+    lang: str,
+    *,
+    batch_size: Optional[int] = None,
+    max_tokens: Optional[int] = MAX_TOKENS,
+) -> list[str]:
+    """The label of each pair.
+
+    Args:
+        model: model with a classification head ``nli``. task: its ``xlm_nli`` task.
+        pairs: premise and hypothesis.
+        lang, batch_size, max_tokens: as in :func:`predict_labels`.
+    """
+    lang_id, encoder = task.lang_id(lang), task.encoder
+    examples = [PairExample([encoder.row(*pair, lang)], IGNORE, lang_id, 0) for pair in pairs]
+    labels = [""] * len(pairs)
+    for batch, sample in _samples(model, task, examples, max_tokens, batch_size):
+        scores, _ = model(**sample["net_input"], classification_head_name=xlm_nli.HEAD)  # B x labels
+        for index, label in zip(batch, scores.argmax(dim=-1).tolist()):
+            labels[index] = task.labels[label]
+    return labels
+
+
+@torch.no_grad()
+def predict_answers(
+    model: Any,
+    task: Any,
+    questions: Sequence[Question],
+    lang: str,
+    *,
+    question_lang: Optional[str] = None,
+    n_best: int = 1,
+    batch_size: Optional[int] = None,
+    max_tokens: Optional[int] = MAX_TOKENS,
+) -> list[list[ScoredAnswer]]:
+    """The best answers to each question, best first; each is a part of the original context.
+
+    Args:
+        model: model with a token head ``qa``. task: its ``xlm_qa`` task.
+        lang: language of the contexts. question_lang: of the questions, if it differs.
+        n_best: at most so many.
+        batch_size, max_tokens: as in :func:`predict_labels`.
+    """
+    lang_id, encoder = task.lang_id(lang), task.encoder
+    examples = [one for q in questions for one in encoder.examples(q, lang, question_lang, lang_id, 0, training=False)]
+    answers: list[list[ScoredAnswer]] = [[] for _ in questions]
+    for batch, sample in _samples(model, task, examples, max_tokens, batch_size):
+        scores = xlm_qa.answer_scores(model, sample["net_input"], task.dictionary.pad()).cpu().numpy()
+        first = 0
+        for index in batch:
+            rows = scores[first : first + len(examples[index].rows)]
+            both = rows[..., xlm_qa.START], rows[..., xlm_qa.END]
+            answers[index] = examples[index].answers(*both, n_best, task.cfg.max_answer_length)
+            first += len(rows)
+    return answers
+
+
+def load_finetuned(checkpoint: Union[str, Path], *, fallback_lang: Optional[str] = None, cpu: bool = False) -> Loaded:
     """Load a fine-tuned checkpoint, on the GPU if there is one.
 
     Raises:
-        CheckpointError: it has no head ``tagging``.
+        CheckpointError: it was not fine-tuned.
     """
     from fairseq_interference import load
 
     loaded = load(str(checkpoint), **({"fallback_lang": fallback_lang} if fallback_lang else {}))
-    if not hasattr(loaded.task, "labels"):
+    if not hasattr(loaded.task, "kind"):
         raise CheckpointError(
-            "This checkpoint was not fine-tuned to label words.",
+            "This checkpoint was not fine-tuned.",
             where=checkpoint,
             value=type(loaded.task).__name__,
             next_step="bash run/finetune_ner.sh --help",
@@ -93,31 +160,3 @@ def load_tagger(checkpoint: Union[str, Path], *, fallback_lang: Optional[str] = 
     if torch.cuda.is_available() and not cpu:
         loaded.model.cuda()
     return loaded
-
-
-def _meta(path: Path) -> dict[str, Any]:
-    """What preparation noted about a prepared split; empty if it noted nothing."""
-    meta = path.with_name(f"{path.stem}.meta.json")
-    found: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
-    return found
-
-
-def written_format(path: Union[str, Path], sentences: NerFile) -> Optional[str]:
-    """Layout of predictions for ``path``: None (as it was read), or for a prepared split the official file's layout."""
-    found: Optional[str] = _meta(Path(path)).get("format") if sentences.format == "prepared" else None
-    return found if found in LAYOUTS else None
-
-
-def official(path: Union[str, Path], sentences: NerFile) -> NerFile:
-    """The official file that a prepared split came from, if it was kept beside it; else ``sentences`` as they are.
-
-    Written with other labels it differs from the official file in nothing but these.
-    """
-    path = Path(path)
-    meta = _meta(path) if sentences.format == "prepared" else {}
-    gold = path.with_name(str(meta.get("gold", f"{path.stem}.gold")))
-    if meta and gold.is_file():
-        found = read(gold, meta["format"])
-        if found.words == sentences.words:
-            return found
-    return sentences

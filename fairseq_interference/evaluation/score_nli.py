@@ -73,12 +73,14 @@ def score_nli_files(
     known = wanted.label_set
     given = read_pairs(predictions, known, lang)
     check_items(_items(wanted), _items(given), (str(gold), str(predictions)), "pair")
-    both = [(golden, pair) for golden, pair in zip(wanted, given) if golden.label is not None]
-    missing = next((pair for _, pair in both if pair.label is None), None)
-    if missing is not None:
-        where = f"{predictions}:{missing.line}"
-        raise ScoringError("This pair has no predicted label.", where=where, allowed=", ".join(known))
-    scores = nli_scores([golden.label for golden, _ in both], [pair.label for _, pair in both], known)
+    both: list[tuple[str, str]] = []
+    for golden, pair in zip(wanted, given):
+        if golden.label is not None and pair.label is None:
+            where = f"{predictions}:{pair.line}"
+            raise ScoringError("This pair has no predicted label.", where=where, allowed=", ".join(known))
+        if golden.label is not None and pair.label is not None:
+            both.append((golden.label, pair.label))
+    scores = nli_scores([golden for golden, _ in both], [label for _, label in both], known)
     return {
         "task": "nli",
         "lang": lang,

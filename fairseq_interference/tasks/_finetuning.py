@@ -73,12 +73,14 @@ class FinetuningTask(PresenceMixin, FairseqTask):
 
     Attributes:
         criterion: its namesake; knows the names of the measures.
+        kind: of its scores: ner, pos, nli or qa.
         benchmark: module that prepares its data, for messages.
         is_scored: whether validation takes measures that training does not.
     """
 
     cfg: FinetuningConfig
     criterion: ClassVar[type[FinetuningCriterion]]
+    kind: str
     benchmark: ClassVar[str]
     is_scored: bool = False
 

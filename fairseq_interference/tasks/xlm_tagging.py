@@ -48,6 +48,7 @@ class TaggingTask(FinetuningTask):
         super().__init__(cfg, companions)
         self.labels = read_labels(Path(cfg.data) / LABELS_FILE)
         self.is_scored = has_entities(self.labels)
+        self.kind = "ner" if self.is_scored else "pos"
 
     def add_head(self, model: Any) -> None:
         model.register_token_head(HEAD, len(self.labels))

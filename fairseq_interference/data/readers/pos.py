@@ -143,7 +143,7 @@ def _layout(format: str, lines: Sequence[str], path: PathLike) -> Union[Layout, 
 
 
 def _is_conllu(lines: Sequence[str]) -> bool:
-    """Whether the first line that is not blank and does not start with ``#`` has ten columns and starts with a digit."""
+    """Whether the first line that is neither blank nor a comment has ten columns and starts with a digit."""
     for number, full in enumerate(lines, 1):
         line = bare(full, number)
         if not is_blank(line) and not line.startswith("#"):

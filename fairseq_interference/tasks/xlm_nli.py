@@ -1,0 +1,84 @@
+"""Labels for pairs of sentences in many languages: XNLI, PAWS-X, any label set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq.tasks import register_task
+
+from fairseq_interference.criterions.xlm_nli import HEAD, NliCriterion
+from fairseq_interference.data.companions import Companions
+from fairseq_interference.data.prepared import LABELS_FILE, check_labels, read_labels
+from fairseq_interference.data.readers import nli
+from fairseq_interference.data.sentence_pairs import PairEncoder, PairExample, collate_pairs
+from fairseq_interference.data.tagging import IGNORE
+from fairseq_interference.errors import DataError, UsageError
+from fairseq_interference.stages import write_text
+from fairseq_interference.tasks._finetuning import FinetuningConfig, FinetuningTask
+
+
+# The host's parser reads real types: no postponed annotations in this file.
+@dataclass
+class NliConfig(FinetuningConfig):
+    max_length: int = field(
+        default=128,
+        metadata={"help": "most tokens of a pair, special symbols included; the longer sentence is cut first"},
+    )
+
+
+@register_task("xlm_nli", dataclass=NliConfig)
+class NliTask(FinetuningTask):
+    """Fine-tune a pretrained encoder to label sentence pairs; score other languages with it.
+
+    Attributes:
+        labels: the fixed label list of the benchmark.
+    """
+
+    cfg: NliConfig
+    criterion = NliCriterion
+    kind = "nli"
+    benchmark = "data_prep.benchmarks.nli"
+
+    def __init__(self, cfg: NliConfig, companions: Companions) -> None:
+        super().__init__(cfg, companions)
+        self.labels = read_labels(Path(cfg.data) / LABELS_FILE)
+        if cfg.max_length < 6:
+            raise UsageError("A pair needs more room.", where="--max-length", value=cfg.max_length, allowed=">= 6")
+
+    def add_head(self, model: Any) -> None:
+        model.register_classification_head(HEAD, num_classes=len(self.labels))
+
+    def check_resumed(self, save_dir: str) -> None:
+        check_labels(self.labels, save_dir)
+
+    def write_own(self, save_dir: Path) -> None:
+        write_text(save_dir / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
+
+    @property
+    def encoder(self) -> PairEncoder:
+        """Pairs to rows, for the model that was built."""
+        return PairEncoder(self.dictionary, self.tokenizer, min(self.cfg.max_length, self.limit))
+
+    def read_examples(
+        self, path: Path, lang: str, lang_id: int, group: int, training: bool
+    ) -> tuple[list[PairExample], str]:
+        """One row a pair; a pair without a majority label has no loss and no score."""
+        file = nli.read(path, "jsonl", labels=self.labels)
+        if not file.labelled:
+            raise DataError("This split has no labels.", where=path)
+        ids = {label: number for number, label in enumerate(self.labels)}
+        encoder = self.encoder
+        examples = [
+            PairExample(
+                [encoder.row(pair.premise, pair.hypothesis, lang)],
+                IGNORE if pair.label is None else ids[pair.label],
+                lang_id,
+                group,
+            )
+            for pair in file
+        ]
+        return examples, f"{len(file)} pairs"
+
+    def collate(self, examples: Sequence[PairExample], ids: Sequence[int]) -> dict[str, Any]:
+        return collate_pairs(examples, ids, pad=self.dictionary.pad())
