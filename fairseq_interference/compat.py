@@ -181,6 +181,16 @@ def _ema(original: Function) -> Function:
     return init
 
 
+def _build_optimizer(original: Function) -> Function:
+    """The host has no place where a task could give parameters rates of their own."""
+
+    def build(self: Any) -> None:
+        original(self)
+        getattr(self.task, "prepare_optimizer", lambda optimizer: None)(self._optimizer)
+
+    return build
+
+
 # module, attribute, wrap; the reason is the wrap's docstring
 WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
@@ -188,6 +198,7 @@ WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.distributed.utils", "broadcast_object", _broadcast_object),
     ("fairseq.utils", "import_user_module", _import_user_module),
     ("fairseq.optim.amp_optimizer", "AMPOptimizer.step", _amp_step),
+    ("fairseq.trainer", "Trainer._build_optimizer", _build_optimizer),
     ("fairseq.models.ema.ema", "EMA.__init__", _ema),
     ("fairseq.optim.fairseq_optimizer", "FairseqOptimizer.load_state_dict", _load_optimizer),
 ]

@@ -104,7 +104,7 @@ class QaEncoder:
         self._context: tuple[str, str, list[int], list[tuple[int, int]]] = ("", "", [], [])
 
     def examples(
-        self, question: Question, lang: str, question_lang: Optional[str], lang_id: int, group: int, training: bool
+        self, question: Question, question_lang: Optional[str], lang: str, lang_id: int, group: int, training: bool
     ) -> list[QaExample]:
         """One example with all windows of a question; in training one for each window.
 

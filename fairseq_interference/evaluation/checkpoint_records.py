@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from fairseq_interference.errors import DONE, CheckpointError, UsageError, exit_code
 from fairseq_interference.evaluation.records import Record, make_record, setting_of, write_record
@@ -139,29 +139,35 @@ class Scored:
 
 def downstream_record(
     scored: Scored, data: Path, lang: str, split: str, predictions: Path, rules: Optional[str] = None
-) -> Optional[Record]:
-    """Predict ``data/lang/split.jsonl``, write it in the official format, score the two files; None without labels.
+) -> Union[Record, str]:
+    """Predict ``data/lang/split.jsonl``, write it in the official format, score the two files.
 
     Args:
         scored: a fine-tuned checkpoint.
         data: prepared benchmark.
         predictions: file that gets the predictions.
         rules: of the score, where its kind has several (``evaluate --rules``).
+
+    Returns:
+        The record, or why there is none.
     """
     from fairseq_interference.evaluation.downstream import KINDS
 
     task = scored.loaded.task
     kind = KINDS[task.kind]
+    if split == "dev" and lang in task.few_shot_langs:
+        return f"{task.cfg.few_shot} of its {task.units} were trained on: not scored"
     result = kind.predict_split(scored.loaded, data, lang, split, predictions, rules)
     if result is None:
-        return None
+        return "no labels: predicted, not scored"
+    shots = {"few_shot": task.cfg.few_shot} if task.cfg.few_shot else {}
     evaluation = {
         "benchmark": data.name,
         "split": split,
         "language": lang,
         "n": result["n"],
         "metrics": result["metrics"],
-        "rules": {name: result["rules"][name] for name in kind.stable},
+        "rules": {**{name: result["rules"][name] for name in kind.stable}, **shots},
     }
     return scored.record(setting_of(lang, task.train_langs), task.train_langs, evaluation)
 
@@ -227,8 +233,8 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
         if args.task != "mlm":
             predictions = checkpoint.parent / "predictions" / f"{args.data.name}.{lang}.{args.split}"
             record = downstream_record(scored, args.data, lang, args.split, predictions, args.rules)
-            if record is None:
-                print(f"{scored.run['id']} {lang}: no labels, predictions in {predictions}")
+            if isinstance(record, str):
+                print(f"{scored.run['id']} {lang}: {record} ({predictions})")
                 continue
         else:
             record = mlm_record(scored, args.data, lang, args.split, args.max_lines)

@@ -124,7 +124,7 @@ class Run:
         return self._scored
 
     def score(self, data: Path, pairs: Sequence[tuple[str, str]], results: Optional[Path], force: bool) -> list[Any]:
-        """Predict and score languages and splits; write a record each, None for a split without labels.
+        """Predict and score languages and splits; write a record each, or say why there is none.
 
         Raises:
             StageError: scored before with another checkpoint or gold file.
@@ -140,11 +140,11 @@ class Run:
                 if folder is not None:
                     scored, predictions = self.scored(data.name), folder / f"{split}.predictions"
                     record = downstream_record(scored, data, lang, split, predictions, self.rules)
-                    if record and self.fallback_lang and lang not in scored.loaded.languages:
+                    if not isinstance(record, str) and self.fallback_lang and lang not in scored.loaded.languages:
                         record["evaluation"]["rules"]["parts_of"] = self.fallback_lang
                     write_json(folder / RECORD_FILE, record)
             records.append(json.loads((out / RECORD_FILE).read_text(encoding="utf-8")))
-            if results is not None and records[-1] is not None:
+            if results is not None and not isinstance(records[-1], str):
                 write_record(results, records[-1])
         return records
 
@@ -181,8 +181,8 @@ def score_runs(
     for checkpoint in checkpoints:
         records = Run(checkpoint, fallback_lang, cpu, rules).score(data, pairs, results, force)
         for (lang, split), record in zip(pairs, records):
-            shown = "no labels: predicted, not scored"
-            if record is not None:
+            shown = record
+            if not isinstance(record, str):
                 metrics = record["evaluation"]["metrics"]
                 name = next(name for name in TASK_METRICS if name in metrics)
                 shown = f"{TASK_METRICS[name].label} {100 * metrics[name]:.2f}"

@@ -128,7 +128,7 @@ def predict_answers(
         batch_size, max_tokens: as in :func:`predict_labels`.
     """
     lang_id, encoder = task.lang_id(lang), task.encoder
-    examples = [one for q in questions for one in encoder.examples(q, lang, question_lang, lang_id, 0, training=False)]
+    examples = [one for q in questions for one in encoder.examples(q, question_lang, lang, lang_id, 0, training=False)]
     answers: list[list[ScoredAnswer]] = [[] for _ in questions]
     for batch, sample in _samples(model, task, examples, max_tokens, batch_size):
         scores = xlm_qa.answer_scores(model, sample["net_input"], task.dictionary.pad()).cpu().numpy()

@@ -105,7 +105,7 @@ class MetaAdapter(FairseqAdam):
                 allowed="--arch xlm_meta_adpt, xlm_adpt, xlm_ffn, xlm_attn (half precision: --fp16-no-flatten-grads)",
             )
         super().__init__(cfg, [{"params": groups[name], "name": name} for name in groups])
-        self._factor = Rate.parse(cfg.meta_lr, "--meta-lr").factor(self.optimizer_config["lr"])
+        self._factor = Rate.parse(cfg.meta_lr, "--meta-lr").factor(self.optimizer_config["lr"], "--meta-lr")
         self._own = {"betas": self._betas(cfg), "eps": cfg.meta_eps, "weight_decay": cfg.meta_weight_decay}
         self._own = {name: value for name, value in self._own.items() if value is not None}
         self._apply({})

@@ -32,10 +32,10 @@ class Rate:
             raise UsageError("This is no learning rate.", where=where, value=text, allowed="0.001, or x0.5 of another")
         return cls(value, found[1] == "x")
 
-    def factor(self, other: float) -> float:
+    def factor(self, other: float, where: str) -> float:
         """How many times ``other`` it is."""
         if not self.relative and not other > 0:
-            raise UsageError("An absolute rate follows --lr, which is 0 here.", where="--meta-lr", value=self.value)
+            raise UsageError("An absolute rate follows --lr, which is 0 here.", where=where, value=self.value)
         return self.value if self.relative else self.value / other
 
     def of(self, other: float) -> float:

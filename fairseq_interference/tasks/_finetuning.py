@@ -1,6 +1,7 @@
 """What the tasks of fine-tuning share: a pretrained checkpoint, languages to train on and to validate, batches."""
 
 import logging
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,14 @@ from fairseq_interference.data.pretrained import companions_of, pretrained_posit
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
 from fairseq_interference.languages import LanguageList, parse_codes
+from fairseq_interference.optim.head_rate import freeze, rate_of_head
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts
+from fairseq_interference.stages import write_json
 
 logger = logging.getLogger(__name__)
 
+FEW_SHOT_FILE = "few_shot.json"  # lines of dev splits that were trained on, beside the checkpoints
+_FEW_SHOT = 0xF5
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 #: the host's name of a split -> the prepared file's
 SPLITS = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
@@ -46,6 +51,23 @@ class FinetuningConfig(FairseqDataclass):
         default="source-dev",
         metadata={"help": "dev splits behind loss and scores: of --train-langs, of --eval-langs, or of both"},
     )
+    few_shot: int = field(
+        default=0,
+        metadata={
+            "help": "train on so many examples of each of --eval-langs besides: drawn by --seed from the dev split, "
+            "which loses them; 0: none"
+        },
+    )
+    freeze: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "parameters that are not trained, by their names: patterns with * and ?, separated by commas "
+            "(encoder.sentence_encoder.layers.[0-3].*)"
+        },
+    )
+    head_lr: str = field(
+        default="x1", metadata={"help": "rate of the head: x10 is ten times --lr, 0.001 itself; follows the scheduler"}
+    )
     fallback_lang: Optional[str] = field(
         default=None, metadata={"help": "language whose parts serve a language that the checkpoint does not know"}
     )
@@ -62,6 +84,7 @@ class FinetuningConfig(FairseqDataclass):
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
     disable_validation: bool = II("dataset.disable_validation")
+    seed: int = II("common.seed")
 
 
 class FinetuningTask(PresenceMixin, FairseqTask):
@@ -74,7 +97,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     Attributes:
         criterion: its namesake; knows the names of the measures.
         kind: of its scores: ner, pos, nli or qa.
-        benchmark: module that prepares its data, for messages.
+        benchmark: module that prepares its data, for messages. units: what its examples are.
+        head: name of the head's parameters, up to its first dot but one.
         is_scored: whether validation takes measures that training does not.
     """
 
@@ -82,6 +106,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     criterion: ClassVar[type[FinetuningCriterion]]
     kind: str
     benchmark: ClassVar[str]
+    units: ClassVar[str]
+    head: ClassVar[str]
     is_scored: bool = False
 
     def __init__(self, cfg: FinetuningConfig, companions: Companions) -> None:
@@ -94,6 +120,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         self.eval_langs = parse_codes(cfg.eval_langs or "", "--eval-langs")
         self.select_languages = _selection(self.train_langs, self.eval_langs, cfg.selection)
         self.log_languages = list(dict.fromkeys(self.train_langs + self.eval_langs))
+        self.few_shot_langs = [lang for lang in self.eval_langs if cfg.few_shot and lang not in self.train_langs]
+        self.few_shot_lines: dict[str, list[int]] = {}
         self._scored: list[str] = []
         self._tokenizer: Optional[Tokenizer] = None
         self._limit: Optional[int] = None
@@ -105,13 +133,15 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         """Register the head on the pretrained encoder."""
         raise NotImplementedError
 
-    def read_examples(self, path: Path, lang: str, lang_id: int, group: int, training: bool) -> tuple[list[Any], str]:
-        """The examples of a prepared split, and what was read in words.
+    def read_records(self, path: Path) -> list[Any]:
+        """The labelled records of a prepared split, whose file is there."""
+        raise NotImplementedError
+
+    def encode(self, record: Any, lang: str, lang_id: int, group: int, training: bool) -> list[Any]:
+        """Examples of a record: none if it is empty, several if training may part its rows.
 
         Args:
-            path: its file, which is there.
             lang_id: id that routes its rows. group: number of its language in logs.
-            training: rows of one example may be parted.
         """
         raise NotImplementedError
 
@@ -157,6 +187,9 @@ class FinetuningTask(PresenceMixin, FairseqTask):
                 where="--train-langs",
                 allowed=",".join(languages_in(self.cfg.data)),
             )
+        if self.cfg.few_shot < 0 or (self.cfg.few_shot and not self.few_shot_langs):
+            allowed = "0 or more, with a language in --eval-langs that is not in --train-langs"
+            raise UsageError("Few shots of what?", where="--few-shot", value=self.cfg.few_shot, allowed=allowed)
         if self.cfg.disable_validation:
             return
         if not self.select_languages:
@@ -180,6 +213,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         model = super().build_model(cfg, from_checkpoint)
         self.add_head(model)
         self._language_specific = has_language_parts(model.parameters())
+        if not from_checkpoint:
+            freeze(model, self.cfg.freeze)
         self._limit = int(model.max_positions())
         return model
 
@@ -219,6 +254,10 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         logger.warning("%s was not among the languages of pre-training (%s)", lang, ",".join(self.languages))
         return 0
 
+    def prepare_optimizer(self, optimizer: Any) -> None:
+        """Give the head a rate of its own; called when the host has built an optimizer."""
+        rate_of_head(optimizer, self.head, self.cfg.head_lr)
+
     # -- data ---------------------------------------------------------------------------------------------------
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
@@ -230,12 +269,12 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         examples: list[Any] = []
         for group, lang in enumerate(self.log_languages):
             path = find_split(self.cfg.data, lang, SPLITS[split])
-            if split == "train" and lang not in self.train_langs:
-                continue
             if split != "train" and lang not in self.select_languages and not path.is_file():
                 logger.warning("%s has no %s split and is not scored during training", lang, SPLITS[split])
-                continue
-            examples.extend(self._read(path, lang, group, training=split == "train"))
+            elif split != "train" or lang in self.train_langs:
+                examples.extend(self._read(path, lang, group, training=split == "train"))
+            elif lang in self.few_shot_langs:
+                examples.extend(self._read(find_split(self.cfg.data, lang, "dev"), lang, group, training=True))
         self.datasets[split] = ExampleDataset(examples, self.collate, shuffle=split == "train")
         if split == "train" and distributed_utils.get_global_rank() == 0 and self.cfg.save_dir:
             write_companions(
@@ -251,11 +290,28 @@ class FinetuningTask(PresenceMixin, FairseqTask):
                 allowed=f"languages there: {','.join(languages_in(self.cfg.data))}",
                 next_step=f"python -m {self.benchmark} --help",
             )
-        examples, said = self.read_examples(path, lang, self.lang_id(lang), group, training)
+        records = self.read_records(path)
+        if lang in self.few_shot_langs and path.stem == "dev":
+            records = self._few_shot(records, lang, path, training)
+        lang_id = self.lang_id(lang)
+        examples = [one for record in records for one in self.encode(record, lang, lang_id, group, training)]
         if not examples:
             raise DataError("A split has no example with text.", where=path)
-        logger.info("%s: %s, %d rows", path, said, sum(len(example.rows) for example in examples))
+        rows = sum(len(example.rows) for example in examples)
+        logger.info("%s: %d %s, %d rows", path, len(records), self.units, rows)
         return examples
+
+    def _few_shot(self, records: list[Any], lang: str, path: Path, training: bool) -> list[Any]:
+        """Those of a dev split that are trained on, or the others."""
+        if self.cfg.few_shot >= len(records):
+            value = f"{self.cfg.few_shot} of {len(records)} {self.units}"
+            raise DataError("The dev split has too few for --few-shot.", where=path, value=value)
+        rng = np.random.default_rng([self.cfg.seed, _FEW_SHOT, zlib.crc32(lang.encode())])
+        chosen = sorted(int(number) for number in rng.permutation(len(records))[: self.cfg.few_shot])
+        if training and self.cfg.save_dir and distributed_utils.get_global_rank() == 0:
+            self.few_shot_lines[lang] = [number + 1 for number in chosen]
+            write_json(Path(self.cfg.save_dir) / FEW_SHOT_FILE, {"split": "dev", "lines": self.few_shot_lines})
+        return [record for number, record in enumerate(records) if (number in chosen) == training]
 
     def get_batch_iterator(
         self,

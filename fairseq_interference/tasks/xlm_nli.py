@@ -39,6 +39,8 @@ class NliTask(FinetuningTask):
     criterion = NliCriterion
     kind = "nli"
     benchmark = "data_prep.benchmarks.nli"
+    units = "pairs"
+    head = f"classification_heads.{HEAD}"
 
     def __init__(self, cfg: NliConfig, companions: Companions) -> None:
         super().__init__(cfg, companions)
@@ -60,25 +62,16 @@ class NliTask(FinetuningTask):
         """Pairs to rows, for the model that was built."""
         return PairEncoder(self.dictionary, self.tokenizer, min(self.cfg.max_length, self.limit))
 
-    def read_examples(
-        self, path: Path, lang: str, lang_id: int, group: int, training: bool
-    ) -> tuple[list[PairExample], str]:
-        """One row a pair; a pair without a majority label has no loss and no score."""
+    def read_records(self, path: Path) -> list[nli.Pair]:
         file = nli.read(path, "jsonl", labels=self.labels)
         if not file.labelled:
             raise DataError("This split has no labels.", where=path)
-        ids = {label: number for number, label in enumerate(self.labels)}
-        encoder = self.encoder
-        examples = [
-            PairExample(
-                [encoder.row(pair.premise, pair.hypothesis, lang)],
-                IGNORE if pair.label is None else ids[pair.label],
-                lang_id,
-                group,
-            )
-            for pair in file
-        ]
-        return examples, f"{len(file)} pairs"
+        return file
+
+    def encode(self, record: nli.Pair, lang: str, lang_id: int, group: int, training: bool) -> list[PairExample]:
+        """One row; a pair without a majority label has no loss and no score."""
+        label = IGNORE if record.label is None else self.labels.index(record.label)
+        return [PairExample([self.encoder.row(record.premise, record.hypothesis, lang)], label, lang_id, group)]
 
     def collate(self, examples: Sequence[PairExample], ids: Sequence[int]) -> dict[str, Any]:
         return collate_pairs(examples, ids, pad=self.dictionary.pad())

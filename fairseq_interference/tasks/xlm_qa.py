@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.tasks import register_task
 
@@ -11,6 +11,7 @@ from fairseq_interference.criterions.xlm_qa import HEAD, QaCriterion
 from fairseq_interference.data.qa_examples import QaEncoder, QaExample, collate_questions
 from fairseq_interference.data.qa_windows import QaLimits
 from fairseq_interference.data.readers import qa
+from fairseq_interference.data.readers.questions import Question
 from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.metrics_qa import answer_scores
 from fairseq_interference.tasks._finetuning import FinetuningConfig, FinetuningTask
@@ -47,6 +48,9 @@ class QaTask(FinetuningTask):
     criterion = QaCriterion
     kind = "qa"
     benchmark = "data_prep.benchmarks.qa"
+    units = "questions"
+    head = f"token_heads.{HEAD}"
+    _encoder: Optional[QaEncoder] = None
     is_scored = True
 
     def add_head(self, model: Any) -> None:
@@ -62,12 +66,12 @@ class QaTask(FinetuningTask):
     @property
     def encoder(self) -> QaEncoder:
         """Questions to windows, for the model that was built."""
-        return QaEncoder(self.dictionary, self.tokenizer, self.limits)
+        if self._encoder is None or self._encoder.limits != self.limits:
+            self._encoder = QaEncoder(self.dictionary, self.tokenizer, self.limits)
+        return self._encoder
 
-    def read_examples(
-        self, path: Path, lang: str, lang_id: int, group: int, training: bool
-    ) -> tuple[list[QaExample], str]:
-        """Questions in windows, one example each in training."""
+    def read_records(self, path: Path) -> list[tuple[Question, Optional[str]]]:
+        """Questions, each with its language where that is not the context's."""
         file = qa.read(path, "prepared")
         if not file.labelled:
             raise DataError(
@@ -75,10 +79,13 @@ class QaTask(FinetuningTask):
                 where=path,
                 next_step="leave its language out of --eval-langs, or prepare a labelled split",
             )
-        encoder, examples = self.encoder, []
-        for question in file:
-            examples.extend(encoder.examples(question, lang, file.question_lang, lang_id, group, training))
-        return examples, f"{len(file)} questions"
+        return [(question, file.question_lang) for question in file]
+
+    def encode(
+        self, record: tuple[Question, Optional[str]], lang: str, lang_id: int, group: int, training: bool
+    ) -> list[QaExample]:
+        """A question in windows, one example each in training."""
+        return self.encoder.examples(*record, lang, lang_id, group, training)
 
     def collate(self, examples: Sequence[QaExample], ids: Sequence[int]) -> dict[str, Any]:
         return collate_questions(examples, ids, pad=self.dictionary.pad())

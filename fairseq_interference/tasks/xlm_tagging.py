@@ -12,6 +12,7 @@ from fairseq_interference.data.companions import Companions
 from fairseq_interference.data.prepared import (
     LABELS_FILE,
     NO_LABEL,
+    LabelledSentence,
     check_labels,
     has_entities,
     read_labels,
@@ -43,12 +44,16 @@ class TaggingTask(FinetuningTask):
     cfg: TaggingConfig
     criterion = TaggingCriterion
     benchmark = "data_prep.benchmarks.ner"
+    units = "sentences"
+    head = f"token_heads.{HEAD}"
 
     def __init__(self, cfg: TaggingConfig, companions: Companions) -> None:
         super().__init__(cfg, companions)
         self.labels = read_labels(Path(cfg.data) / LABELS_FILE)
         self.is_scored = has_entities(self.labels)
         self.kind = "ner" if self.is_scored else "pos"
+        self._ids = {NO_LABEL: IGNORE, **{label: number for number, label in enumerate(self.labels)}}
+        self._encoder: Optional[WordEncoder] = None
 
     def add_head(self, model: Any) -> None:
         model.register_token_head(HEAD, len(self.labels))
@@ -67,24 +72,22 @@ class TaggingTask(FinetuningTask):
     @property
     def encoder(self) -> WordEncoder:
         """Words to windows, for the model that was built."""
-        return WordEncoder(self.dictionary, self.tokenizer, self.limit)
+        if self._encoder is None or self._encoder.limit != self.limit:
+            self._encoder = WordEncoder(self.dictionary, self.tokenizer, self.limit)
+        return self._encoder
 
-    def read_examples(
-        self, path: Path, lang: str, lang_id: int, group: int, training: bool
-    ) -> tuple[list[Example], str]:
-        """Sentences in windows, one example each in training."""
-        ids = {label: number for number, label in enumerate(self.labels)}
-        ids.setdefault(NO_LABEL, IGNORE)
-        encoder, examples, words = self.encoder, [], 0
+    def read_records(self, path: Path) -> list[LabelledSentence]:
         sentences = read_sentences(path, self.labels)
         for sentence in sentences:
             if sentence.labels is None:
                 raise DataError("This sentence has no labels.", where=sentence.where)
-            rows = encoder.rows(sentence.words, lang)
-            labels = [ids[label] for label in sentence.labels]
-            examples.extend(make_examples(rows, labels, lang_id, group, separate=training))
-            words += len(sentence.words)
-        return examples, f"{len(sentences)} sentences, {words} words"
+        return sentences
+
+    def encode(self, record: LabelledSentence, lang: str, lang_id: int, group: int, training: bool) -> list[Example]:
+        """A sentence in windows, one example each in training."""
+        rows = self.encoder.rows(record.words, lang)
+        labels = [self._ids[label] for label in record.labels or ()]
+        return make_examples(rows, labels, lang_id, group, separate=training)
 
     def collate(self, examples: Sequence[Example], ids: Sequence[int]) -> dict[str, Any]:
         return collate(examples, ids, pad=self.dictionary.pad())
