@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import re
 import shutil
 import sys
@@ -25,7 +26,7 @@ from fairseq_interference.errors import DONE, DataError, StageError, UsageError,
 from fairseq_interference.evaluation.finetuned import model_flags, score_runs, splits_there
 from fairseq_interference.evaluation.metrics_qa import RULES
 from fairseq_interference.languages import parse_codes
-from fairseq_interference.stages import file_hash, write_text
+from fairseq_interference.stages import file_hash, write_json, write_text
 
 SETTINGS_FILE, TRAINED_FILE = "settings", "finetuned"  # beside the checkpoints of a seed
 BEST = "checkpoint_best.pt"
@@ -44,6 +45,8 @@ def build_parser(task: str) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--config", type=Path, default=launch.USER_DIR.parent / f"run/configs/tiny/{task}.yaml")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--grid", default="", metavar="KEY=A,B")
+    parser.add_argument("--few-shot", type=int, default=0, metavar="N")
     parser.add_argument("--selection", choices=SELECTIONS, default=SELECTIONS[0])
     parser.add_argument("--splits", default="dev,test")
     if task == "qa":
@@ -103,20 +106,63 @@ def all_languages(args: argparse.Namespace) -> list[str]:
 def settings_of(args: argparse.Namespace) -> list[str]:
     """``KEY=VALUE`` beyond the configuration: arch and options of the checkpoint, then ours; the later one wins."""
     settings = [*model_flags(args.checkpoint), f"train-langs={args.train_lang}", f"selection={args.selection}"]
-    if args.selection != SELECTIONS[0] and args.eval_langs:
+    if (args.selection != SELECTIONS[0] or args.few_shot) and args.eval_langs:
         settings.append(f"eval-langs={args.eval_langs}")
+    if args.few_shot:
+        settings.append(f"few-shot={args.few_shot}")
     if args.fallback_lang:
         settings.append(f"fallback-lang={args.fallback_lang}")
     return [*settings, *(part for setting in args.set for part in setting.split())]
 
 
-def fingerprint(args: argparse.Namespace) -> str:
+def grid_of(text: str) -> list[list[str]]:
+    """``batch-size=16,32 lr=1e-5,2e-5`` to the settings of each cell; one without settings for an empty text.
+
+    Raises:
+        UsageError: not of this form, or a key twice.
+    """
+    axes: dict[str, list[str]] = {}
+    for part in text.split():
+        key, equals, values = part.partition("=")
+        if not (key and equals and all(values.split(","))) or key in axes:
+            allowed = "KEY=A,B KEY=C,D, each key once"
+            raise UsageError("This is no grid.", where="--grid", value=part, allowed=allowed)
+        axes[key] = [f"{key}={value}" for value in values.split(",")]
+    return [list(cell) for cell in itertools.product(*axes.values())]
+
+
+def best_values(folders: Sequence[Path]) -> list[float]:
+    """The best value of the metric that selects, in each run."""
+    import fairseq_interference
+
+    fairseq_interference.register()
+    from fairseq import checkpoint_utils
+
+    states = (checkpoint_utils.load_checkpoint_to_cpu(str(folder / BEST)) for folder in folders)
+    return [float(state["extra_state"]["best"]) for state in states]
+
+
+def choose(out: Path, cells: Sequence[Sequence[str]], runs: Sequence[Sequence[Path]], maximize: bool) -> int:
+    """The cell with the best mean over seeds; writes what all have into ``grid.json``. The first one wins a tie."""
+    values = [best_values(folders) for folders in runs]
+    means = [sum(row) / len(row) for row in values]
+    best = means.index(max(means) if maximize else min(means))
+    rows = [{"settings": list(c), "values": v, "mean": m} for c, v, m in zip(cells, values, means)]
+    write_json(out / "grid.json", {"chosen": list(cells[best]), "maximize": maximize, "cells": rows})
+    for cell, row, mean in zip(cells, values, means):
+        print(f"{' '.join(cell)}: {mean:.3f} ({', '.join(f'{value:.3f}' for value in row)})", file=sys.stderr)
+    print(f"chosen: {' '.join(cells[best])}", file=sys.stderr)
+    return best
+
+
+def fingerprint(args: argparse.Namespace, cell: Sequence[str]) -> str:
     """Everything that a run depends on besides its seed."""
     files = [args.config, *labels_of(args), args.checkpoint]
     langs = parse_codes(args.train_lang)
-    values = [args.train_lang, args.selection, " ".join(args.set), args.precision or "", args.fallback_lang or ""]
+    values = [args.train_lang, args.selection, " ".join([*args.set, *cell]), args.precision or ""]
+    values += [args.fallback_lang or "", *([str(args.few_shot)] if args.few_shot else [])]
     files += [find_split(args.data, lang, "train") for lang in langs]
-    if args.selection != SELECTIONS[0]:
+    if args.selection != SELECTIONS[0] or args.few_shot:
         langs = all_languages(args)
         values.append(args.eval_langs)
     files += [path for path in (find_split(args.data, lang, "dev") for lang in langs) if path.is_file()]
@@ -165,17 +211,22 @@ def finetune(args: argparse.Namespace) -> int:
     config = replace(config, precision=args.precision or config.precision)
     config = launch.override(config, settings_of(args))
     out = args.out or Path("finetune", args.data.resolve().name, "+".join(parse_codes(args.train_lang)))
-    launch.check(replace(config, save_dir=str(out)))  # before anything is removed or written
-    wanted, folders = fingerprint(args), []
-    for seed in args.seeds.split(","):
-        folders.append(out / f"seed{seed}")
-        code = train_seed(args, launch.override(config, [f"seed={seed}"]), folders[-1], wanted)
-        if code != DONE:
-            return code
+    cells, seeds = grid_of(args.grid), args.seeds.split(",")
+    for cell in cells:  # before anything is removed or written
+        launch.check(replace(launch.override(config, cell), save_dir=str(out)))
+    runs = [[out.joinpath("+".join(cell), f"seed{seed}") for seed in seeds] for cell in cells]
+    for cell, folders in zip(cells, runs):
+        for seed, folder in zip(seeds, folders):
+            settings = launch.override(config, [*cell, f"seed={seed}"])
+            code = train_seed(args, settings, folder, fingerprint(args, cell))
+            if code != DONE:
+                return code
     if args.dry_run:
         return DONE
+    maximize = bool(config.train.get("maximize-best-checkpoint-metric"))
+    chosen = choose(out, cells, runs, maximize) if args.grid else 0
     score_runs(
-        [folder / BEST for folder in folders],
+        [folder / BEST for folder in runs[chosen]],
         args.data,
         all_languages(args),
         splits_of(args),

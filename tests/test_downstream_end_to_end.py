@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fairseq")
-from tagging_world import PEOPLE, PLACES, WORDS, write_checkpoint
+from tagging_world import PEOPLE, PLACES, WORDS, write_checkpoint, write_prepared
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = Path(sys.executable).with_name("fairseq-train")
@@ -172,3 +172,28 @@ def test_questions(world: Path) -> None:
         best = json.loads(line)["n_best"]
         assert len(best) == 3 and best[0]["score"] >= best[1]["score"]
         assert all(context[one["start"] : one["end"]] == one["text"] for one in best)
+
+
+def test_a_grid_is_searched_on_the_dev_split_and_the_best_is_scored(world: Path) -> None:
+    """Two rates, two seeds, few shots of the target: the cell with the better mean has the records."""
+    write_prepared(world / "names", {"train": 12, "dev": 9, "test": 5})
+    settings = "max-epoch=3 warmup-updates=2 dropout=0 batch-size=6"
+    more = ("--grid", "lr=1e-6,5e-3 batch-size=6", "--seeds", "1,2", "--few-shot", "2", "--selection", "all-dev")
+    found = finetuned(world, "finetune_ner.sh", "names", *more, settings=settings)
+    out = world / "finetune" / "names" / "xa"
+    grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))
+    assert [cell["settings"] for cell in grid["cells"]] == [["lr=1e-6", "batch-size=6"], ["lr=5e-3", "batch-size=6"]]
+    best = max(grid["cells"], key=lambda cell: sum(cell["values"]))
+    assert grid["chosen"] == best["settings"] and len(best["values"]) == 2
+    assert set(found) - {"said"} == {("xa", "dev"), ("xa", "test"), ("xb", "test")}
+    assert "xb dev  2 of its sentences were trained on: not scored" in found["said"]
+    record = found["xb", "test"]
+    assert record["evaluation"]["rules"]["few_shot"] == 2
+    assert record["run"]["config"]["optimization"]["lr"] == [float(best["settings"][0][3:])]
+    assert (out / "+".join(best["settings"]) / "seed2" / "few_shot.json").is_file()
+    assert "no grid" in run(
+        *("bash", REPOSITORY / "run" / "finetune_ner.sh", "--checkpoint", "pretrained/checkpoint_last.pt"),
+        *("--data", "names", "--train-lang", "xa", "--grid", "lr=1,"),
+        cwd=world,
+        code=2,
+    )
