@@ -115,8 +115,6 @@ class _Words(Kind):
             official = self.reader.read(gold, meta["format"])
             file = official if official.words == file.words else file
         layout = format or (meta.get("format") if file.format == PREPARED else None)
-        if file.format == "words" and layout is None:
-            layout = "conll-tab"  # a file without labels has no place for them
         known = layout is None or layout in LAYOUTS or format is not None
         self.reader.write(output, file, found, format=layout if known else None, lang=lang)
 
