@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_interference.data.alignment import align
 from fairseq_interference.data.answers import ScoredAnswer, best_answers
-from fairseq_interference.data.examples import Symbols, collate_rows
+from fairseq_interference.data.examples import collate_rows
+from fairseq_interference.data.pieces import Pieces
 from fairseq_interference.data.qa_windows import QaLimits, question_windows, token_span
 from fairseq_interference.data.readers.questions import Question
-from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import DataError
 
 NO_ANSWER = 0  # column of a window without the answer: that of <s>
@@ -58,7 +57,7 @@ class QaExample:
 
     rows: list[QaRow]
     question: Optional[Question]
-    spans: Optional[NDArray[np.int64]]
+    spans: Optional[NDArray[np.int32]]
     lang_id: int
     group: int
 
@@ -91,17 +90,14 @@ class QaEncoder:
     """Questions to examples.
 
     Args:
-        dictionary: the checkpoint's dictionary.
-        tokenizer: the checkpoint's tokenizer.
+        pieces: encodes with the checkpoint's tokenizer and dictionary.
         limits: sizes of windows.
     """
 
-    def __init__(self, dictionary: Symbols, tokenizer: Tokenizer, limits: QaLimits) -> None:
+    def __init__(self, pieces: Pieces, limits: QaLimits) -> None:
         limits.validate()
-        self.dictionary = dictionary
-        self.tokenizer = tokenizer
+        self.pieces = pieces
         self.limits = limits
-        self._context: tuple[str, str, list[int], list[tuple[int, int]]] = ("", "", [], [])
 
     def examples(
         self, question: Question, question_lang: Optional[str], lang: str, lang_id: int, group: int, training: bool
@@ -111,39 +107,30 @@ class QaEncoder:
         Raises:
             DataError: the tokenizer leaves nothing of a context, or of an answer to be trained on.
         """
-        ids, spans = self._aligned(question.context, lang)
-        asked = self._ids(self.tokenizer.encode_line(question.question, question_lang or lang))
+        ids, spans = self.pieces.encode(question.context, lang, aligned=True)
+        asked = self.pieces.encode(question.question, question_lang or lang).ids
+        dictionary = self.pieces.dictionary
         answer = self._answer(question, spans)
         if training and question.answers and answer is None:
             value = f"{question.id}: {question.answers[0].text!r}"
             raise DataError("The tokenizer leaves nothing of this answer.", value=value)
         rows = []
         for window in question_windows(len(asked), len(ids), self.limits, answer):
-            tokens = torch.tensor(window.row(asked, ids, self.dictionary.bos(), self.dictionary.eos()))
+            tokens = torch.tensor(window.row(asked.tolist(), ids.tolist(), dictionary.bos(), dictionary.eos()))
             start, end = window.answer or (NO_ANSWER, NO_ANSWER)
             rows.append(QaRow(tokens, window.first, window.stop, window.offset, start, end))
         if not rows:
             raise DataError("The tokenizer leaves nothing of this context.", value=question.id)
         if training:
             return [QaExample([row], None, None, lang_id, group) for row in rows]
-        return [QaExample(rows, question, np.array(spans, dtype=np.int64), lang_id, group)]
-
-    def _aligned(self, context: str, lang: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and spans of a context; questions about the same one follow each other."""
-        if self._context[:2] != (context, lang):
-            pieces, spans = align(self.tokenizer, context, lang)
-            self._context = context, lang, self._ids(pieces), spans
-        return self._context[2:]
-
-    def _ids(self, pieces: Sequence[str]) -> list[int]:
-        return [self.dictionary.index(piece) for piece in pieces]
+        return [QaExample(rows, question, spans, lang_id, group)]
 
     @staticmethod
-    def _answer(question: Question, spans: Sequence[tuple[int, int]]) -> Optional[tuple[int, int]]:
+    def _answer(question: Question, spans: NDArray[np.int32]) -> Optional[tuple[int, int]]:
         if not question.answers:
             return None
         answer = question.answers[0]
-        return token_span(spans, answer.start, answer.start + len(answer.text))
+        return token_span(spans.tolist(), answer.start, answer.start + len(answer.text))
 
 
 def collate_questions(

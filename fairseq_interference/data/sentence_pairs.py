@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_interference.data.examples import Symbols, collate_rows
+from fairseq_interference.data.examples import collate_rows
+from fairseq_interference.data.pieces import Pieces
 from fairseq_interference.data.tagging import IGNORE
-from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import UsageError
 
 SPECIALS = 4  # <s>, two </s> between, </s>
@@ -64,27 +65,23 @@ class PairEncoder:
     """Two sentences to a row of piece ids.
 
     Args:
-        dictionary: the checkpoint's dictionary.
-        tokenizer: the checkpoint's tokenizer.
+        pieces: encodes with the checkpoint's tokenizer and dictionary.
         limit: tokens that fit into a row, special symbols included.
     """
 
-    def __init__(self, dictionary: Symbols, tokenizer: Tokenizer, limit: int) -> None:
+    def __init__(self, pieces: Pieces, limit: int) -> None:
         if limit < SPECIALS + 2:
             raise UsageError("A row must hold a piece of both sentences.", value=limit, allowed=f">= {SPECIALS + 2}")
-        self.dictionary = dictionary
-        self.tokenizer = tokenizer
+        self.pieces = pieces
         self.limit = limit
+        self._bos, self._eos = [pieces.dictionary.bos()], [pieces.dictionary.eos()]
 
     def row(self, premise: str, hypothesis: str, lang: str) -> PairRow:
         """The row of a pair; an empty sentence has no pieces."""
-        first, second = (self._ids(text, lang) for text in (premise, hypothesis))
+        first, second = (self.pieces.encode(text, lang).ids for text in (premise, hypothesis))
         kept = truncated(len(first), len(second), self.limit - SPECIALS)
-        end = [self.dictionary.eos()]
-        return PairRow(torch.tensor([self.dictionary.bos(), *first[: kept[0]], *end, *end, *second[: kept[1]], *end]))
-
-    def _ids(self, text: str, lang: str) -> list[int]:
-        return [self.dictionary.index(piece) for piece in self.tokenizer.encode_line(text, lang)]
+        parts = (self._bos, first[: kept[0]], self._eos, self._eos, second[: kept[1]], self._eos)
+        return PairRow(torch.from_numpy(np.concatenate(parts).astype(np.int64)))
 
 
 def collate_pairs(examples: Sequence[PairExample], ids: Optional[Sequence[int]] = None, *, pad: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_interference.data.examples import Symbols, collate_rows
+from fairseq_interference.data.tokenizer import CACHE_WORDS
 from fairseq_interference.data.windows import owners, windows
 from fairseq_interference.errors import UsageError
 
@@ -80,13 +81,18 @@ class WordEncoder:
         self.dictionary = dictionary
         self.tokenizer = tokenizer
         self.limit = limit
-        self._ids: dict[str, int] = {}
+        self._words: dict[str, list[int]] = {}
 
     def pieces(self, words: Sequence[str], lang: str) -> list[list[int]]:
         """Piece ids of each word, at least one and at most ``limit - 2`` per word."""
         unk = [self.dictionary.unk()]
-        encoded = self.tokenizer.encode_words(words, lang)
-        return [[self._id(piece) for piece in word[: self.limit - 2]] or unk for word in encoded]
+        new = [word for word in dict.fromkeys(words) if word not in self._words]
+        if len(self._words) > CACHE_WORDS:
+            self._words.clear()
+            new = list(dict.fromkeys(words))
+        for word, pieces in zip(new, self.tokenizer.encode_words(new, lang)):
+            self._words[word] = [self.dictionary.index(piece) for piece in pieces[: self.limit - 2]] or unk
+        return [self._words[word] for word in words]
 
     def rows(self, words: Sequence[str], lang: str) -> list[Row]:
         """Windows of a sentence; together they answer for every word once. No words, no rows."""
@@ -106,12 +112,6 @@ class WordEncoder:
             tokens.extend(pieces[word])
         tokens.append(self.dictionary.eos())
         return Row(torch.tensor(tokens), torch.tensor(owned), torch.tensor([columns[word] for word in owned]))
-
-    def _id(self, piece: str) -> int:
-        found = self._ids.get(piece)
-        if found is None:
-            found = self._ids[piece] = self.dictionary.index(piece)
-        return found
 
 
 def make_examples(

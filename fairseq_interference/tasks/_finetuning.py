@@ -2,7 +2,7 @@
 
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Optional
@@ -20,6 +20,7 @@ from fairseq_interference.data.companions import Companions, check_companions, w
 from fairseq_interference.data.dictionary import digest_of_file
 from fairseq_interference.data.examples import ExampleDataset
 from fairseq_interference.data.iterator import LanguageBatchIterator
+from fairseq_interference.data.pieces import FOLDER, Pieces
 from fairseq_interference.data.prepared import find_split, languages_in
 from fairseq_interference.data.pretrained import companions_of, pretrained_positions, starting_checkpoint
 from fairseq_interference.data.tokenizer import Tokenizer
@@ -124,6 +125,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         self.few_shot_lines: dict[str, list[int]] = {}
         self._scored: list[str] = []
         self._tokenizer: Optional[Tokenizer] = None
+        self._pieces: Optional[Pieces] = None
         self._limit: Optional[int] = None
         self._language_specific = True
 
@@ -136,6 +138,10 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     def read_records(self, path: Path) -> list[Any]:
         """The labelled records of a prepared split, whose file is there."""
         raise NotImplementedError
+
+    def texts(self, records: Sequence[Any], lang: str) -> Iterable[tuple[list[str], str, bool]]:
+        """Texts that are worth to be encoded all at once, their language, and whether they are to be aligned."""
+        return ()
 
     def encode(self, record: Any, lang: str, lang_id: int, group: int, training: bool) -> list[Any]:
         """Examples of a record: none if it is empty, several if training may part its rows.
@@ -232,6 +238,15 @@ class FinetuningTask(PresenceMixin, FairseqTask):
             self._tokenizer = Tokenizer.load(str(self.companions.tokenizer_dir))
         return self._tokenizer
 
+    @property
+    def pieces(self) -> Pieces:
+        """Encodes texts with the checkpoint's tokenizer and dictionary."""
+        if self._pieces is None:
+            digest = digest_of_file(self.companions.dict_path)
+            folder = Path(self.cfg.data) / FOLDER
+            self._pieces = Pieces(self.tokenizer, self.dictionary, digest, folder)
+        return self._pieces
+
     def lang_id(self, lang: str) -> int:
         """Id that routes ``lang`` through the model; ``--fallback-lang`` stands in for an unknown language.
 
@@ -294,6 +309,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         if lang in self.few_shot_langs and path.stem == "dev":
             records = self._few_shot(records, lang, path, training)
         lang_id = self.lang_id(lang)
+        for many, code, aligned in self.texts(records, lang):
+            self.pieces.learn(many, code, aligned)
         examples = [one for record in records for one in self.encode(record, lang, lang_id, group, training)]
         if not examples:
             raise DataError("A split has no example with text.", where=path)

@@ -1,6 +1,6 @@
 """Labels for pairs of sentences in many languages: XNLI, PAWS-X, any label set."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,16 @@ class NliTask(FinetuningTask):
     @property
     def encoder(self) -> PairEncoder:
         """Pairs to rows, for the model that was built."""
-        return PairEncoder(self.dictionary, self.tokenizer, min(self.cfg.max_length, self.limit))
+        return PairEncoder(self.pieces, min(self.cfg.max_length, self.limit))
 
     def read_records(self, path: Path) -> list[nli.Pair]:
         file = nli.read(path, "jsonl", labels=self.labels)
         if not file.labelled:
             raise DataError("This split has no labels.", where=path)
         return file
+
+    def texts(self, records: Sequence[nli.Pair], lang: str) -> Iterator[tuple[list[str], str, bool]]:
+        yield [text for pair in records for text in (pair.premise, pair.hypothesis)], lang, False
 
     def encode(self, record: nli.Pair, lang: str, lang_id: int, group: int, training: bool) -> list[PairExample]:
         """One row; a pair without a majority label has no loss and no score."""

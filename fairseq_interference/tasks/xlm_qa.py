@@ -1,6 +1,6 @@
 """Answers to questions, as parts of their contexts, in many languages (SQuAD 1.1 style)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -67,7 +67,7 @@ class QaTask(FinetuningTask):
     def encoder(self) -> QaEncoder:
         """Questions to windows, for the model that was built."""
         if self._encoder is None or self._encoder.limits != self.limits:
-            self._encoder = QaEncoder(self.dictionary, self.tokenizer, self.limits)
+            self._encoder = QaEncoder(self.pieces, self.limits)
         return self._encoder
 
     def read_records(self, path: Path) -> list[tuple[Question, Optional[str]]]:
@@ -80,6 +80,12 @@ class QaTask(FinetuningTask):
                 next_step="leave its language out of --eval-langs, or prepare a labelled split",
             )
         return [(question, file.question_lang) for question in file]
+
+    def texts(
+        self, records: Sequence[tuple[Question, Optional[str]]], lang: str
+    ) -> Iterator[tuple[list[str], str, bool]]:
+        yield [question.context for question, _ in records], lang, True
+        yield [question.question for question, _ in records], records[0][1] or lang, False
 
     def encode(
         self, record: tuple[Question, Optional[str]], lang: str, lang_id: int, group: int, training: bool
