@@ -65,7 +65,7 @@ setup(
         "PyYAML>=6",
         "sacremoses>=0.1.1",
         "subword-nmt>=0.3.8",
-        "sentencepiece>=0.1.99",
+        "sentencepiece>=0.2.0",
         "scipy>=1.9",
         "regex",
         "tqdm",

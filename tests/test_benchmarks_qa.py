@@ -240,7 +240,7 @@ def test_drawn_splits_keep_contexts_together(tmp_path: Path) -> None:
 def test_training_needs_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(tmp_path / "a.json", squad({"id": "1", "question": "where?"}))
     assert main(["--out", str(tmp_path / "x"), "--input", f"en:train:{path}"]) == 1
-    assert "needs answers" in capsys.readouterr().err
+    assert "split needs labels" in capsys.readouterr().err
 
 
 # --- real files --------------------------------------------------------------------------------------------------

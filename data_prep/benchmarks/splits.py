@@ -17,9 +17,10 @@ from fairseq_interference.stages import check_place, stage, write_json, write_te
 
 
 class Example(Protocol):
-    """What a file and a split hold; ``line``: where it starts in the file, from 1."""
+    """What a file and a split hold; ``line``: where it starts in the file, from 1, if that is known."""
 
-    line: int
+    @property
+    def line(self) -> Optional[int]: ...
 
 
 E = TypeVar("E", bound=Example)
@@ -66,6 +67,7 @@ class Split(ABC, Generic[E]):
     leaked: Optional[tuple[int, int]] = None
 
     unit: ClassVar[str] = "sentences"
+    may_lack_labels: ClassVar[tuple[str, ...]] = ("test",)
     counted: ClassVar[str] = "labels"
 
     @staticmethod
@@ -114,7 +116,7 @@ class Split(ABC, Generic[E]):
             "drawn_from": self.drawn_from,
             **self.sizes(),
             self.counted: dict(sorted(self.counts().items())),
-            "repairs": self.source.repairs,
+            "repairs": dict(self.source.repairs),
             "dropped_by_label_map": self.source.dropped,
             "leaks": leaked,
         }
@@ -148,12 +150,14 @@ def of_language(
         raise UsageError("A corpus without splits needs --split.", where=where, allowed="dev=0.1,test=0.1")
     found: list[S] = []
     for name, file in files.items():
-        if not file.labelled and name != "test":
-            raise DataError("Only a test split may lack labels.", where=file.path, value=f"{lang}:{name}")
-        if name != source or not wanted:
-            found.append(make(lang, name, file, None, list(file)))
-            continue
         whole = make(lang, name, file, None, list(file))
+        if not file.labelled and name not in whole.may_lack_labels:
+            allowed = ", ".join(whole.may_lack_labels)
+            value = f"{lang}:{name}"
+            raise DataError("This split needs labels.", where=file.path, value=value, allowed=f"none in {allowed}")
+        if name != source or not wanted:
+            found.append(whole)
+            continue
         places = draw([whole.group(example) for example in file], wanted, seed)
         for split in ("train", *wanted):
             chosen = [example for example, place in zip(file, places) if place == split]
@@ -208,14 +212,15 @@ def prepare_splits(
 
     Args:
         args: with the flags of ``common.add_arguments``.
-        labels: the lines of labels.txt.
+        labels: the lines of labels.txt; a benchmark without a label set has no such file.
         settings: what the result depends on besides inputs, labels and the common flags.
 
     Returns:
         Exit code.
     """
     print(describe(splits), flush=True)
-    print(f"labels: {' '.join(labels)}")
+    if labels:
+        print(f"labels: {' '.join(labels)}")
     if args.dry_run:
         check_place(args.out)
         print(f"dry run: would write {args.out}")
@@ -238,7 +243,8 @@ def prepare_splits(
 
 
 def _write(folder: Path, splits: Sequence[Split[Any]], labels: Sequence[str]) -> None:
-    write_text(folder / LABELS_FILE, "".join(f"{label}\n" for label in labels))
+    if labels:
+        write_text(folder / LABELS_FILE, "".join(f"{label}\n" for label in labels))
     for split in splits:
         base = folder / split.lang
         write_jsonl(base / f"{split.name}.jsonl", split.records())

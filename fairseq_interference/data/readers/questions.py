@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Optional
@@ -52,8 +51,9 @@ class QaFile:
     format: str
     labelled: bool
     question_lang: Optional[str] = None
-    repairs: Counter[str] = field(default_factory=Counter)
-    others: Counter[str] = field(default_factory=Counter)
+    repairs: dict[str, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)  # there is no map of answers: always empty
 
     def __len__(self) -> int:
         return len(self.questions)
