@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for flag, wanted in (("n_best", ("qa",)), ("output_format", ("ner", "pos"))):
         if getattr(args, flag) is not None and kind.name not in wanted:
             raise UsageError(f"This says nothing about {kind.name}.", where="--" + flag.replace("_", "-"))
-    file = kind.read(args.input, args.format, args.lang, getattr(loaded.task, "labels", ()))
+    file = kind.read(args.input, args.format, args.lang, loaded.task.labels)
     limits: dict[str, Any] = {"batch_size": args.batch_size, "max_tokens": args.max_tokens}
     if args.n_best is None:
         found = kind.predict(loaded, file, args.lang, **limits)

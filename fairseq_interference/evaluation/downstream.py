@@ -77,7 +77,7 @@ class Kind(ABC):
     ) -> Optional[dict[str, Any]]:
         """Predict a prepared split, write it, and score it against its gold file; None for one without labels."""
         source = find_split(data, lang, split)
-        file = self.read(source, PREPARED, lang, getattr(loaded.task, "labels", ()))
+        file = self.read(source, PREPARED, lang, loaded.task.labels)
         found = self.predict(loaded, file, lang)
         output.parent.mkdir(parents=True, exist_ok=True)
         self.write(output, source, file, found, lang, None)

@@ -3,16 +3,13 @@
 import logging
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 import numpy as np
 from fairseq.data import Dictionary, data_utils
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import FairseqTask
-from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_interference.criterions._finetuning import FinetuningCriterion, check_metric
@@ -21,71 +18,22 @@ from fairseq_interference.data.dictionary import digest_of_file
 from fairseq_interference.data.examples import ExampleDataset
 from fairseq_interference.data.iterator import LanguageBatchIterator
 from fairseq_interference.data.pieces import FOLDER, Pieces
-from fairseq_interference.data.prepared import find_split, languages_in
+from fairseq_interference.data.prepared import LABELS_FILE, check_labels, find_split, languages_in, read_labels
 from fairseq_interference.data.pretrained import companions_of, pretrained_positions, starting_checkpoint
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
 from fairseq_interference.languages import LanguageList, parse_codes
 from fairseq_interference.optim.head_rate import freeze, rate_of_head
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts
-from fairseq_interference.stages import write_json
+from fairseq_interference.stages import write_json, write_text
+from fairseq_interference.tasks._finetuning_config import FinetuningConfig, selection
 
 logger = logging.getLogger(__name__)
 
 FEW_SHOT_FILE = "few_shot.json"  # lines of dev splits that were trained on, beside the checkpoints
 _FEW_SHOT = 0xF5
-SELECTIONS = ("source-dev", "target-dev", "all-dev")
 #: the host's name of a split -> the prepared file's
 SPLITS = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
-
-
-# The host's parser reads real types: no postponed annotations in this file.
-@dataclass
-class FinetuningConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "prepared benchmark: <lang>/*.jsonl, labels.txt"})
-    train_langs: Optional[str] = field(
-        default=None, metadata={"help": "languages to train on, en or en,hi", "argparse_alias": "--source-lang"}
-    )
-    eval_langs: Optional[str] = field(default=None, metadata={"help": "languages whose dev split is read besides"})
-    langs: Optional[str] = field(default=None, metadata={"help": "languages of the checkpoint; checked, never needed"})
-    selection: ChoiceEnum(list(SELECTIONS)) = field(  # type: ignore[valid-type]
-        default="source-dev",
-        metadata={"help": "dev splits behind loss and scores: of --train-langs, of --eval-langs, or of both"},
-    )
-    few_shot: int = field(
-        default=0,
-        metadata={
-            "help": "train on so many examples of each of --eval-langs besides: drawn by --seed from the dev split, "
-            "which loses them; 0: none"
-        },
-    )
-    freeze: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "parameters that are not trained, by their names: patterns with * and ?, separated by commas "
-            "(encoder.sentence_encoder.layers.[0-3].*)"
-        },
-    )
-    head_lr: str = field(
-        default="x1", metadata={"help": "rate of the head: x10 is ten times --lr, 0.001 itself; follows the scheduler"}
-    )
-    fallback_lang: Optional[str] = field(
-        default=None, metadata={"help": "language whose parts serve a language that the checkpoint does not know"}
-    )
-    companions: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder or checkpoint with dict.txt, languages.txt and tokenizer/ (default: that of "
-            "--finetune-from-model, --restore-file or --save-dir, in this order)"
-        },
-    )
-    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
-    restore_file: Optional[str] = II("checkpoint.restore_file")
-    save_dir: Optional[str] = II("checkpoint.save_dir")
-    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
-    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
-    disable_validation: bool = II("dataset.disable_validation")
-    seed: int = II("common.seed")
 
 
 class FinetuningTask(PresenceMixin, FairseqTask):
@@ -100,6 +48,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         kind: of its scores: ner, pos, nli or qa.
         benchmark: module that prepares its data, for messages. units: what its examples are.
         head: name of the head's parameters, up to its first dot but one.
+        labels: the fixed label list of the benchmark; empty for a task that ``has_labels`` not.
         is_scored: whether validation takes measures that training does not.
     """
 
@@ -109,6 +58,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     benchmark: ClassVar[str]
     units: ClassVar[str]
     head: ClassVar[str]
+    has_labels: ClassVar[bool] = True
     is_scored: bool = False
 
     def __init__(self, cfg: FinetuningConfig, companions: Companions) -> None:
@@ -119,9 +69,10 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         self.dictionary.add_symbol("<mask>")
         self.train_langs = parse_codes(cfg.train_langs or "", "--train-langs")
         self.eval_langs = parse_codes(cfg.eval_langs or "", "--eval-langs")
-        self.select_languages = _selection(self.train_langs, self.eval_langs, cfg.selection)
+        self.select_languages = selection(cfg, self.train_langs, self.eval_langs)
         self.log_languages = list(dict.fromkeys(self.train_langs + self.eval_langs))
         self.few_shot_langs = [lang for lang in self.eval_langs if cfg.few_shot and lang not in self.train_langs]
+        self.labels = read_labels(Path(cfg.data) / LABELS_FILE) if self.has_labels else []
         self.few_shot_lines: dict[str, list[int]] = {}
         self._scored: list[str] = []
         self._tokenizer: Optional[Tokenizer] = None
@@ -154,12 +105,6 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     def collate(self, examples: Sequence[Any], ids: Sequence[int]) -> dict[str, Any]:
         """A sample with ``sample_size``, ``target`` and ``net_input``."""
         raise NotImplementedError
-
-    def check_resumed(self, save_dir: str) -> None:
-        """Refuse a folder with a run on other labels."""
-
-    def write_own(self, save_dir: Path) -> None:
-        """Write what makes the checkpoint usable later, besides languages, dictionary and tokenizer."""
 
     # -- set-up -------------------------------------------------------------------------------------------------
 
@@ -215,7 +160,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         """The pretrained arch with this task's head; learns here which limits and languages it has."""
         if not from_checkpoint and self.cfg.save_dir:
             check_companions(self.cfg.save_dir, self.languages, self.companions.dict_path)
-            self.check_resumed(self.cfg.save_dir)
+            if self.labels:
+                check_labels(self.labels, self.cfg.save_dir)
         model = super().build_model(cfg, from_checkpoint)
         self.add_head(model)
         self._language_specific = has_language_parts(model.parameters())
@@ -295,7 +241,8 @@ class FinetuningTask(PresenceMixin, FairseqTask):
             write_companions(
                 self.cfg.save_dir, self.languages, self.companions.dict_path, self.companions.tokenizer_dir
             )
-            self.write_own(Path(self.cfg.save_dir))
+            if self.labels:
+                write_text(Path(self.cfg.save_dir) / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
 
     def _read(self, path: Path, lang: str, group: int, training: bool) -> list[Any]:
         if not path.is_file():
@@ -392,8 +339,3 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     @property
     def target_dictionary(self) -> Dictionary:
         return self.dictionary
-
-
-def _selection(train: list[str], others: list[str], selection: str) -> list[str]:
-    chosen = {"source-dev": train, "target-dev": others, "all-dev": [*train, *others]}[str(selection)]
-    return list(dict.fromkeys(chosen))

@@ -9,13 +9,12 @@ from fairseq.tasks import register_task
 
 from fairseq_interference.criterions.xlm_nli import HEAD, NliCriterion
 from fairseq_interference.data.companions import Companions
-from fairseq_interference.data.prepared import LABELS_FILE, check_labels, read_labels
 from fairseq_interference.data.readers import nli
 from fairseq_interference.data.sentence_pairs import PairEncoder, PairExample, collate_pairs
 from fairseq_interference.data.tagging import IGNORE
 from fairseq_interference.errors import DataError, UsageError
-from fairseq_interference.stages import write_text
-from fairseq_interference.tasks._finetuning import FinetuningConfig, FinetuningTask
+from fairseq_interference.tasks._finetuning import FinetuningTask
+from fairseq_interference.tasks._finetuning_config import FinetuningConfig
 
 
 # The host's parser reads real types: no postponed annotations in this file.
@@ -29,11 +28,7 @@ class NliConfig(FinetuningConfig):
 
 @register_task("xlm_nli", dataclass=NliConfig)
 class NliTask(FinetuningTask):
-    """Fine-tune a pretrained encoder to label sentence pairs; score other languages with it.
-
-    Attributes:
-        labels: the fixed label list of the benchmark.
-    """
+    """Fine-tune a pretrained encoder to label sentence pairs; score other languages with it."""
 
     cfg: NliConfig
     criterion = NliCriterion
@@ -44,18 +39,11 @@ class NliTask(FinetuningTask):
 
     def __init__(self, cfg: NliConfig, companions: Companions) -> None:
         super().__init__(cfg, companions)
-        self.labels = read_labels(Path(cfg.data) / LABELS_FILE)
         if cfg.max_length < 6:
             raise UsageError("A pair needs more room.", where="--max-length", value=cfg.max_length, allowed=">= 6")
 
     def add_head(self, model: Any) -> None:
         model.register_classification_head(HEAD, num_classes=len(self.labels))
-
-    def check_resumed(self, save_dir: str) -> None:
-        check_labels(self.labels, save_dir)
-
-    def write_own(self, save_dir: Path) -> None:
-        write_text(save_dir / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
 
     @property
     def encoder(self) -> PairEncoder:

@@ -14,7 +14,8 @@ from fairseq_interference.data.readers import qa
 from fairseq_interference.data.readers.questions import Question
 from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.metrics_qa import answer_scores
-from fairseq_interference.tasks._finetuning import FinetuningConfig, FinetuningTask
+from fairseq_interference.tasks._finetuning import FinetuningTask
+from fairseq_interference.tasks._finetuning_config import FinetuningConfig
 
 DEFAULTS = QaLimits()
 
@@ -51,6 +52,7 @@ class QaTask(FinetuningTask):
     units = "questions"
     head = f"token_heads.{HEAD}"
     _encoder: Optional[QaEncoder] = None
+    has_labels = False
     is_scored = True
 
     def add_head(self, model: Any) -> None:

@@ -9,20 +9,12 @@ from fairseq.tasks import register_task
 
 from fairseq_interference.criterions.xlm_tagging import HEAD, TaggingCriterion
 from fairseq_interference.data.companions import Companions
-from fairseq_interference.data.prepared import (
-    LABELS_FILE,
-    NO_LABEL,
-    LabelledSentence,
-    check_labels,
-    has_entities,
-    read_labels,
-    read_sentences,
-)
+from fairseq_interference.data.prepared import NO_LABEL, LabelledSentence, has_entities, read_sentences
 from fairseq_interference.data.readers.entities import iob2_entities
 from fairseq_interference.data.tagging import IGNORE, Example, WordEncoder, collate, make_examples
 from fairseq_interference.errors import DataError
-from fairseq_interference.stages import write_text
-from fairseq_interference.tasks._finetuning import FinetuningConfig, FinetuningTask
+from fairseq_interference.tasks._finetuning import FinetuningTask
+from fairseq_interference.tasks._finetuning_config import FinetuningConfig
 
 
 # The host's parser reads real types: no postponed annotations in this file.
@@ -35,11 +27,7 @@ class TaggingConfig(FinetuningConfig):
 
 @register_task("xlm_tagging", dataclass=TaggingConfig)
 class TaggingTask(FinetuningTask):
-    """Fine-tune a pretrained encoder to label words; score other languages with it.
-
-    Attributes:
-        labels: the fixed label list of the benchmark.
-    """
+    """Fine-tune a pretrained encoder to label words; score other languages with it."""
 
     cfg: TaggingConfig
     criterion = TaggingCriterion
@@ -49,7 +37,6 @@ class TaggingTask(FinetuningTask):
 
     def __init__(self, cfg: TaggingConfig, companions: Companions) -> None:
         super().__init__(cfg, companions)
-        self.labels = read_labels(Path(cfg.data) / LABELS_FILE)
         self.is_scored = has_entities(self.labels)
         self.kind = "ner" if self.is_scored else "pos"
         self._ids = {NO_LABEL: IGNORE, **{label: number for number, label in enumerate(self.labels)}}
@@ -57,12 +44,6 @@ class TaggingTask(FinetuningTask):
 
     def add_head(self, model: Any) -> None:
         model.register_token_head(HEAD, len(self.labels))
-
-    def check_resumed(self, save_dir: str) -> None:
-        check_labels(self.labels, save_dir)
-
-    def write_own(self, save_dir: Path) -> None:
-        write_text(save_dir / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
 
     @property
     def limit(self) -> int:

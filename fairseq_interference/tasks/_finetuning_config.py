@@ -1,0 +1,64 @@
+"""Options of all tasks of fine-tuning."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import II, MISSING
+
+SELECTIONS = ("source-dev", "target-dev", "all-dev")
+
+
+# The host's parser reads real types: no postponed annotations in this file.
+@dataclass
+class FinetuningConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "prepared benchmark: <lang>/*.jsonl, labels.txt"})
+    train_langs: Optional[str] = field(
+        default=None, metadata={"help": "languages to train on, en or en,hi", "argparse_alias": "--source-lang"}
+    )
+    eval_langs: Optional[str] = field(default=None, metadata={"help": "languages whose dev split is read besides"})
+    langs: Optional[str] = field(default=None, metadata={"help": "languages of the checkpoint; checked, never needed"})
+    selection: ChoiceEnum(list(SELECTIONS)) = field(  # type: ignore[valid-type]
+        default="source-dev",
+        metadata={"help": "dev splits behind loss and scores: of --train-langs, of --eval-langs, or of both"},
+    )
+    few_shot: int = field(
+        default=0,
+        metadata={
+            "help": "train on so many examples of each of --eval-langs besides: drawn by --seed from the dev split, "
+            "which loses them; 0: none"
+        },
+    )
+    freeze: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "parameters that are not trained, by their names: patterns with * and ?, separated by commas "
+            "(encoder.sentence_encoder.layers.[0-3].*)"
+        },
+    )
+    head_lr: str = field(
+        default="x1", metadata={"help": "rate of the head: x10 is ten times --lr, 0.001 itself; follows the scheduler"}
+    )
+    fallback_lang: Optional[str] = field(
+        default=None, metadata={"help": "language whose parts serve a language that the checkpoint does not know"}
+    )
+    companions: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "folder or checkpoint with dict.txt, languages.txt and tokenizer/ (default: that of "
+            "--finetune-from-model, --restore-file or --save-dir, in this order)"
+        },
+    )
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
+    restore_file: Optional[str] = II("checkpoint.restore_file")
+    save_dir: Optional[str] = II("checkpoint.save_dir")
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    disable_validation: bool = II("dataset.disable_validation")
+    seed: int = II("common.seed")
+
+
+def selection(cfg: Any, train: list[str], others: list[str]) -> list[str]:
+    """Languages whose dev splits select the best checkpoint."""
+    chosen = {"source-dev": train, "target-dev": others, "all-dev": [*train, *others]}[str(cfg.selection)]
+    return list(dict.fromkeys(chosen))
