@@ -58,7 +58,8 @@ def host_flags():
     from fairseq import options
 
     found = {"--source-lang": None}  # an alias of --train-langs
-    for task, arch in (("xlm_masked_lm", "xlm_adpt"), ("xlm_tagging", "xlm_joint")):
+    tasks = (("xlm_masked_lm", "xlm_adpt"), *((name, "xlm_joint") for name in ("xlm_tagging", "xlm_nli", "xlm_qa")))
+    for task, arch in tasks:
         given = ["data", "--task", task, "--arch", arch, "--criterion", task, "--optimizer", "adam"]
         given += ["--lr-scheduler", "inverse_sqrt"]
         args = options.parse_args_and_arch(options.get_training_parser(), given)
