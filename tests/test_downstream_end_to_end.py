@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +188,7 @@ def test_a_grid_is_searched_on_the_dev_split_and_the_best_is_scored(world: Path)
     assert grid["chosen"] == best["settings"] and len(best["values"]) == 2
     assert set(found) - {"said"} == {("xa", "dev"), ("xa", "test"), ("xb", "test")}
     assert "xb dev  2 of its sentences were trained on: not scored" in found["said"]
+    assert re.search(r"xb test  F1 \d+\.\d\d ± \d+\.\d\d \(2 runs\)", found["said"])
     record = found["xb", "test"]
     assert record["evaluation"]["rules"]["few_shot"] == 2
     assert record["run"]["config"]["optimization"]["lr"] == [float(best["settings"][0][3:])]

@@ -32,7 +32,7 @@ MAPS = {  # quirk 23
 }
 LABEL_KEYS = dict.fromkeys(("label", "spans", "target"))
 #: files that hold something else, and what is said of them
-REFUSED = {"val-sw.jsonl": "COPA", "sample_prediction.jsonl": "predictions", "small_gold_annotation.jsonl": "en"}
+REFUSED = {"val-sw.jsonl": "COPA", "sample_prediction.jsonl": "predictions"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, plugin: Any) -> Path:
 
 
 def prepared(kind: str, path: Path, out: Path) -> None:
-    lang = path.parent.name if path.parent.name != "multi" else "en"
+    lang = path.parent.name if path.parent.name != "multi" else "th"
     module = importlib.import_module(f"data_prep.benchmarks.{kind}")
     flags = ["--out", str(out), "--input", f"{lang}:test:{path}", *MAPS.get(path.name, [])]
     if kind == "nli":

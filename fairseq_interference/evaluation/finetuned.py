@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Optional
 
 from fairseq_interference.data.prepared import find_split, languages_in
@@ -161,7 +162,8 @@ def score_runs(
     force: bool = False,
     rules: Optional[str] = None,
 ) -> None:
-    """Predict, score and record every language and split of fine-tuned checkpoints; print a score each.
+    """Predict, score and record every language and split of fine-tuned checkpoints; print a score each, and of
+    several runs mean and standard deviation.
 
     Args:
         checkpoints: files, one per run.
@@ -178,6 +180,7 @@ def score_runs(
         if not checkpoint.is_file():
             raise CheckpointError("There is no such checkpoint.", where=checkpoint)
     pairs = splits_there(data, langs, splits)
+    values: dict[tuple[str, str, str], list[float]] = {}
     for checkpoint in checkpoints:
         records = Run(checkpoint, fallback_lang, cpu, rules).score(data, pairs, results, force)
         for (lang, split), record in zip(pairs, records):
@@ -186,4 +189,7 @@ def score_runs(
                 metrics = record["evaluation"]["metrics"]
                 name = next(name for name in TASK_METRICS if name in metrics)
                 shown = f"{TASK_METRICS[name].label} {100 * metrics[name]:.2f}"
+                values.setdefault((lang, split, TASK_METRICS[name].label), []).append(100 * metrics[name])
             print(f"{checkpoint.parent}  {lang} {split}  {shown}", flush=True)
+    for (lang, split, label), found in values.items() if len(checkpoints) > 1 else ():
+        print(f"{lang} {split}  {label} {mean(found):.2f} ± {stdev(found):.2f} ({len(found)} runs)", flush=True)
