@@ -33,6 +33,7 @@ class Loaded:
         tokenizer_dir: folder that encodes new text, or None if none travels with the checkpoint.
         dictionary: the host's Dictionary (sub-word piece to id).
         notes: options of ours that were missing or unknown in the configuration, one sentence each.
+        path: its file.
     """
 
     model: Any
@@ -42,6 +43,7 @@ class Loaded:
     tokenizer_dir: Optional[Path]
     dictionary: Any
     notes: tuple[str, ...] = ()
+    path: Optional[Path] = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
     register()
     from fairseq import checkpoint_utils
 
-    path = Path(path)
+    path = Path(path).absolute()  # what is read later is found from any folder
     if not path.is_file():
         raise CheckpointError("There is no such checkpoint.", where=path, next_step=_others(path.parent))
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
@@ -93,6 +95,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
         tokenizer_dir=_tokenizer(data, beside),
         dictionary=task.source_dictionary,
         notes=notes,
+        path=path,
     )
 
 
@@ -123,7 +126,7 @@ def _data_folder(path: Path, cfg: Any, beside: _Beside) -> Path:
         return beside.data
     recorded = str(_get(cfg.get("task"), "data") or "").split(os.pathsep)[0]
     if recorded and (Path(recorded) / "dict.txt").is_file():
-        return Path(recorded)
+        return Path(recorded).absolute()
     raise CheckpointError(
         "The dictionary of this checkpoint cannot be found.",
         where=path,
@@ -136,7 +139,7 @@ def _data_folder(path: Path, cfg: Any, beside: _Beside) -> Path:
 def _tokenizer(data: Union[str, Path], beside: _Beside) -> Optional[Path]:
     if beside.tokenizer_dir is not None:
         return Path(beside.tokenizer_dir)
-    return _folder(Path(str(data).split(os.pathsep)[0]) / "tokenizer")
+    return _folder(Path(str(data).split(os.pathsep)[0]).absolute() / "tokenizer")
 
 
 def _with_configuration(state: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

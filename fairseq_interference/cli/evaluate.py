@@ -1,4 +1,4 @@
-"""``evaluate``: score predictions against gold without a model, or the perplexity of a checkpoint on text."""
+"""``evaluate``: score predictions against gold without a model, or a checkpoint on text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from fairseq_interference.evaluation.score_qa import score_qa_files
 from fairseq_interference.evaluation.score_reading import parse_map
 from fairseq_interference.languages import check_code
 
-HELP = "score a file of predictions (ner, pos, nli, qa), or a checkpoint's perplexity (mlm)"
-TASKS = ("ner", "pos", "nli", "qa", "mlm")
+HELP = "score predictions (ner, pos, nli, qa), or a checkpoint: perplexity (mlm), sentence retrieval (retrieval)"
+#: task that runs a model -> its module, which needs the host, with ``add_TASK_arguments`` and ``run_TASK``
+OF_MODELS = {name: f"fairseq_interference.evaluation.{name}" for name in ("mlm", "retrieval")}
+TASKS = ("ner", "pos", "nli", "qa", *OF_MODELS)
 #: flags that one task alone reads, with what they are unless given
 ONLY: dict[str, dict[str, Any]] = {
     "ner": {"scheme": "iob2", "format": "auto", "predictions_format": None, "label_map": None, "no_repair": False},
@@ -31,11 +33,12 @@ ONLY: dict[str, dict[str, Any]] = {
     "nli": {"labels": None},
     "qa": {"rules": "squad", "normal_form": "NFC"},
 }
-_MLM = "fairseq_interference.evaluation.mlm"
+#: flags of files with predictions
+FILES: dict[str, Any] = {"gold": None, "predictions": None}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the verb; those of ``--task mlm`` are added when it is asked for, since its module needs the host."""
+    """Flags of the verb; those of a task that runs a model are added when it is asked for."""
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--lang", help="language of the data; goes into the result, and --rules mlqa depends on it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -63,8 +66,9 @@ def _add_later(parser: argparse.ArgumentParser) -> None:
 
     def parse_known_args(args: Optional[Sequence[str]] = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
-        if "--task=mlm" in given or ("--task", "mlm") in zip(given, given[1:]):
-            importlib.import_module(_MLM).add_mlm_arguments(parser)
+        for task, module in OF_MODELS.items():
+            if f"--task={task}" in given or ("--task", task) in zip(given, given[1:]):
+                getattr(importlib.import_module(module), f"add_{task}_arguments")(parser)
         return parse(given, namespace)
 
     parser.parse_known_args = parse_known_args  # type: ignore[method-assign,assignment]
@@ -74,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
     """Score and print."""
     if args.lang is not None:
         check_code(args.lang, "--lang")
-    if args.task == "mlm":
-        code: int = importlib.import_module(_MLM).run_mlm(args)
-        return code
     _check_flags(args)
+    if args.task in OF_MODELS:
+        code: int = getattr(importlib.import_module(OF_MODELS[args.task]), f"run_{args.task}")(args)
+        return code
     result = _score(args)
     for note in notes(result):
         print(f"note: {note}", file=sys.stderr)
@@ -86,12 +90,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    for flag in ("gold", "predictions"):
-        if getattr(args, flag) is None:
-            raise UsageError(f"--task {args.task} needs --{flag}.", where=f"--{flag}", allowed="FILE")
-    for task, flags in ONLY.items():
+    if args.task not in OF_MODELS:
+        for flag in ("gold", "predictions"):
+            if getattr(args, flag) is None:
+                raise UsageError(f"--task {args.task} needs --{flag}.", where=f"--{flag}", allowed="FILE")
+    others = {task: flags for task, flags in ONLY.items() if task != args.task}
+    for task, flags in {**others, **({", ".join(ONLY): FILES} if args.task in OF_MODELS else {})}.items():
         for name, default in flags.items():
-            if task != args.task and getattr(args, name) != default:
+            if getattr(args, name) != default:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} says nothing about --task {args.task}.", where=flag, allowed=f"--task {task}")
 
