@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from fairseq_interference.cli.evaluate_words import notes, table
@@ -34,7 +34,15 @@ ONLY: dict[str, dict[str, Any]] = {
     "qa": {"rules": "squad", "normal_form": "NFC"},
 }
 #: flags of files with predictions
-FILES: dict[str, Any] = {"gold": None, "predictions": None}
+FILES: dict[str, Any] = {"gold": None, "predictions": None, "against": None}
+#: flags of a comparison, which need --against
+DRAWS: dict[str, Any] = {"bootstrap": 10_000, "seed": 1}
+SCORERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "ner": score_ner_files,
+    "pos": score_pos_files,
+    "nli": score_nli_files,
+    "qa": score_qa_files,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("--task ner, pos, nli, qa")
     group.add_argument("--gold", metavar="FILE", help="official file")
     group.add_argument("--predictions", metavar="FILE", help="the same examples with predicted labels or answers")
+    group.add_argument("--against", metavar="FILE", help="other predictions: adds the difference, by paired bootstrap")
+    group.add_argument("--bootstrap", type=int, default=DRAWS["bootstrap"], metavar="N", help="draws [%(default)s]")
+    group.add_argument("--seed", type=int, default=DRAWS["seed"], help="of the draws [%(default)s]")
     group = parser.add_argument_group("--task ner")
     group.add_argument("--scheme", choices=tuple(SCHEMES), default="iob2", help="reading of entities [%(default)s]")
     group.add_argument("--format", default="auto", metavar="NAME", help=f"of both files: {', '.join(FORMATS)}")
@@ -94,6 +105,12 @@ def _check_flags(args: argparse.Namespace) -> None:
         for flag in ("gold", "predictions"):
             if getattr(args, flag) is None:
                 raise UsageError(f"--task {args.task} needs --{flag}.", where=f"--{flag}", allowed="FILE")
+    if args.against is None:
+        for name, default in DRAWS.items():
+            if getattr(args, name) != default:
+                raise UsageError(
+                    f"--{name} says nothing without --against.", where=f"--{name}", allowed="--against FILE"
+                )
     others = {task: flags for task, flags in ONLY.items() if task != args.task}
     for task, flags in {**others, **({", ".join(ONLY): FILES} if args.task in OF_MODELS else {})}.items():
         for name, default in flags.items():
@@ -103,22 +120,33 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
+    """The result of the predictions, compared with another file's where one is given."""
+    how = _how(args)
+    if args.against is None:
+        return SCORERS[args.task](args.gold, args.predictions, **how)
+    from fairseq_interference.evaluation.score_paired import compare_files
+
+    draws = {"resamples": args.bootstrap, "seed": args.seed}
+    result, other = compare_files(args.task, args.gold, args.predictions, args.against, **draws, **how)
+    for note in notes(other):
+        print(f"note: --against: {note}", file=sys.stderr)
+    return result
+
+
+def _how(args: argparse.Namespace) -> dict[str, Any]:
+    """What the scorer of the task is told besides its files."""
     if args.task == "pos":
-        tag_map = parse_map(args.tag_map, "--tag-map")
-        return score_pos_files(args.gold, args.predictions, lang=args.lang, tag_map=tag_map)
+        return {"lang": args.lang, "tag_map": parse_map(args.tag_map, "--tag-map")}
     if args.task == "nli":
         labels = None if args.labels is None else [label.strip() for label in args.labels.split(",")]
-        return score_nli_files(args.gold, args.predictions, lang=args.lang, labels=labels)
+        return {"lang": args.lang, "labels": labels}
     if args.task == "qa":
-        form = args.normal_form
-        return score_qa_files(args.gold, args.predictions, rules=args.rules, lang=args.lang, normal_form=form)
-    return score_ner_files(
-        args.gold,
-        args.predictions,
-        scheme=args.scheme,
-        format=args.format,
-        predictions_format=args.predictions_format,
-        lang=args.lang,
-        label_map=None if args.label_map is None else LabelMap.parse(args.label_map),
-        repair=not args.no_repair,
-    )
+        return {"lang": args.lang, "rules": args.rules, "normal_form": args.normal_form}
+    return {
+        "lang": args.lang,
+        "scheme": args.scheme,
+        "format": args.format,
+        "predictions_format": args.predictions_format,
+        "label_map": None if args.label_map is None else LabelMap.parse(args.label_map),
+        "repair": not args.no_repair,
+    }
