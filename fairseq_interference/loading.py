@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 from fairseq_interference import register
 from fairseq_interference.errors import CheckpointError, UsageError
+from fairseq_interference.evaluation.notebook import Methods
 from fairseq_interference.languages import LanguageList
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,8 @@ OUR_PREFIXES = ("adapter_", "meta_", "l0_", "slow_fast_", "surgery_")
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, ready to use.
+class Loaded(Methods):
+    """A checkpoint, ready to use: ``encode``, ``fill_mask``, ``tag``, ``answer`` and ``classify`` ask it.
 
     Attributes:
         model: on the CPU, in eval mode.
@@ -84,7 +85,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
     notes = tuple(_check_options(cfg))
     for note in notes:
         logger.warning(f"{path}: {note}")
-    state = _with_configuration(state, {**overrides, "data": str(data)})
+    state = _with_configuration(state, {"companions": None, **overrides, "data": str(data)})  # they lie in data
     models, cfg, task = _build(path, state)
     languages = _languages(path, task, beside)
     return Loaded(

@@ -83,6 +83,11 @@ def layers_of(loaded: Loaded) -> int:
     return len(encoder.layers)
 
 
+def width_of(loaded: Loaded) -> int:
+    """Size C of its hidden states."""
+    return int(loaded.model.encoder.sentence_encoder.embed_tokens.embedding_dim)
+
+
 def layer_number(layer: int, layers: int, where: str = "layer") -> int:
     """``layer`` counted from 0 (embeddings); -1 is the last one.
 
@@ -177,7 +182,7 @@ def hidden_states(
         for place, number in enumerate(batch):
             own = torch.stack([state[place, 1 : 1 + rows[number].pieces] for state in states])  # K x T x C
             found[number] = (own.sum(dim=1) if mean else own).cpu()
-    width = loaded.model.encoder.sentence_encoder.embed_tokens.embedding_dim
+    width = width_of(loaded)
     parts: list[list[Tensor]] = [[] for _ in texts]
     for number, row in enumerate(rows):
         parts[row.text].append(found[number])
