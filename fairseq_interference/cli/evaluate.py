@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("--task qa")
     group.add_argument("--rules", choices=RULES, default="squad", help="what of an answer is compared [%(default)s]")
     group.add_argument("--normal-form", choices=NORMAL_FORMS, default="NFC", help="of both sides [%(default)s]")
+    parser.epilog = "evaluate --task mlm --help and --task retrieval --help show the flags of these tasks."
     _add_later(parser)
 
 
