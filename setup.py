@@ -66,7 +66,7 @@ setup(
         "sacremoses>=0.1.1",
         "subword-nmt>=0.3.8",
         "sentencepiece>=0.2.0",
-        "scipy>=1.9",
+        "scipy>=1.10",
         "regex",
         "tqdm",
     ],

@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 from fairseq_interference import register
 from fairseq_interference.errors import CheckpointError, UsageError
+from fairseq_interference.evaluation.notebook import Methods
 from fairseq_interference.languages import LanguageList
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,8 @@ OUR_PREFIXES = ("adapter_", "meta_", "l0_", "slow_fast_", "surgery_")
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, ready to use.
+class Loaded(Methods):
+    """A checkpoint, ready to use: ``encode``, ``fill_mask``, ``tag``, ``answer`` and ``classify`` ask it.
 
     Attributes:
         model: on the CPU, in eval mode.
@@ -33,6 +34,7 @@ class Loaded:
         tokenizer_dir: folder that encodes new text, or None if none travels with the checkpoint.
         dictionary: the host's Dictionary (sub-word piece to id).
         notes: options of ours that were missing or unknown in the configuration, one sentence each.
+        path: its file.
     """
 
     model: Any
@@ -42,6 +44,7 @@ class Loaded:
     tokenizer_dir: Optional[Path]
     dictionary: Any
     notes: tuple[str, ...] = ()
+    path: Optional[Path] = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
     register()
     from fairseq import checkpoint_utils
 
-    path = Path(path)
+    path = Path(path).absolute()  # what is read later is found from any folder
     if not path.is_file():
         raise CheckpointError("There is no such checkpoint.", where=path, next_step=_others(path.parent))
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
@@ -82,7 +85,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
     notes = tuple(_check_options(cfg))
     for note in notes:
         logger.warning(f"{path}: {note}")
-    state = _with_configuration(state, {**overrides, "data": str(data)})
+    state = _with_configuration(state, {"companions": None, **overrides, "data": str(data)})  # they lie in data
     models, cfg, task = _build(path, state)
     languages = _languages(path, task, beside)
     return Loaded(
@@ -93,6 +96,7 @@ def load(path: Union[str, Path], **overrides: Any) -> Loaded:
         tokenizer_dir=_tokenizer(data, beside),
         dictionary=task.source_dictionary,
         notes=notes,
+        path=path,
     )
 
 
@@ -123,7 +127,7 @@ def _data_folder(path: Path, cfg: Any, beside: _Beside) -> Path:
         return beside.data
     recorded = str(_get(cfg.get("task"), "data") or "").split(os.pathsep)[0]
     if recorded and (Path(recorded) / "dict.txt").is_file():
-        return Path(recorded)
+        return Path(recorded).absolute()
     raise CheckpointError(
         "The dictionary of this checkpoint cannot be found.",
         where=path,
@@ -136,7 +140,7 @@ def _data_folder(path: Path, cfg: Any, beside: _Beside) -> Path:
 def _tokenizer(data: Union[str, Path], beside: _Beside) -> Optional[Path]:
     if beside.tokenizer_dir is not None:
         return Path(beside.tokenizer_dir)
-    return _folder(Path(str(data).split(os.pathsep)[0]) / "tokenizer")
+    return _folder(Path(str(data).split(os.pathsep)[0]).absolute() / "tokenizer")
 
 
 def _with_configuration(state: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

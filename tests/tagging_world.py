@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
+from fairseq_interference.data.companions import write_companions
 from fairseq_interference.data.tokenizer import Tokenizer
+from fairseq_interference.languages import LanguageList
 
 LABELS = ["O", "B-LOC", "B-PER", "I-LOC", "I-PER"]
 WORDS = {
@@ -82,14 +85,10 @@ def write_checkpoint(
     folder: Path, langs: tuple[str, ...] = ("xa", "xb"), arch: str = "xlm_joint_tiny", *flags: str
 ) -> Path:
     """A randomly initialised checkpoint with everything that belongs beside it; returns its path."""
-    import torch
     from fairseq import options, tasks, utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from omegaconf import OmegaConf
 
     import fairseq_interference
-    from fairseq_interference.data.companions import write_companions
-    from fairseq_interference.languages import LanguageList
 
     fairseq_interference.register()
     data = folder / "data"
@@ -103,6 +102,16 @@ def write_checkpoint(
     task = tasks.setup_task(cfg.task)
     utils.set_torch_seed(1)
     model = task.build_model(cfg.model, from_checkpoint=True)
+    save_checkpoint(folder / "checkpoint_last.pt", cfg, model)
+    write_companions(folder, LanguageList(langs), data / "dict.txt", data / "tokenizer")
+    return folder / "checkpoint_last.pt"
+
+
+def save_checkpoint(path: Path, cfg: Any, model: Any) -> None:
+    """What the host's trainer would write, without an optimizer."""
+    import torch
+    from omegaconf import OmegaConf
+
     history = {"criterion_name": "None", "optimizer_name": "None", "lr_scheduler_state": {}, "num_updates": 0}
     state = {
         "args": None,
@@ -114,6 +123,27 @@ def write_checkpoint(
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": None, "previous_training_time": 1000.0},
         "last_optimizer_state": None,
     }
-    torch.save(state, folder / "checkpoint_last.pt")
-    write_companions(folder, LanguageList(langs), data / "dict.txt", data / "tokenizer")
-    return folder / "checkpoint_last.pt"
+    torch.save(state, path)
+
+
+def write_finetuned(folder: Path, pretrained: Path, task: str, labels: tuple[str, ...] = (), *flags: str) -> Path:
+    """A checkpoint of a task of fine-tuning with a random head, as a run would leave it; returns its path."""
+    from fairseq import options, tasks, utils
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    data = folder / "prepared"
+    data.mkdir(parents=True)
+    if labels:
+        (data / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    command = [str(data), "--task", task, "--criterion", task, "--finetune-from-model", str(pretrained), *flags]
+    command += ["--arch", "xlm_adpt_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"]
+    command += ["--encoder-attention-heads", "2", "--save-dir", str(folder), "--train-langs", "xa"]
+    command += ["--disable-validation"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    made: Any = tasks.setup_task(cfg.task)
+    utils.set_torch_seed(1)
+    save_checkpoint(folder / "checkpoint_best.pt", cfg, made.build_model(cfg.model))
+    found = made.companions
+    write_companions(folder, found.languages, found.dict_path, found.tokenizer_dir)
+    made.write_own(folder)
+    return folder / "checkpoint_best.pt"

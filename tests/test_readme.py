@@ -18,6 +18,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CODE = "fairseq_interference", "data_prep", "run"
 RUNNABLE = re.compile(r"<!-- runnable: own-text -->\n```bash\n(.*?)```", re.DOTALL)
 
+NOTEBOOK = re.compile(r"<!-- runnable: notebook -->\n```python\n(.*?)```", re.DOTALL)
+
 
 def words_of_code(suffixes):
     files = [path for folder in CODE for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
@@ -93,6 +95,25 @@ def flag_table():
     return [line for line in section.splitlines() if line.startswith("| `")]
 
 
+def test_notebook_lines_run(tmp_path, monkeypatch, plugin):
+    """The six lines as they stand, on random checkpoints under the names that the commands before them write."""
+    import tagging_world as world
+
+    [code] = NOTEBOOK.findall(README)
+    assert len(code.splitlines()) == 6
+    for table in (world.WORDS, world.PEOPLE, world.PLACES):
+        for ours, theirs in (("en", "xa"), ("hi", "xb")):
+            monkeypatch.setitem(table, ours, table[theirs])
+    start = world.write_checkpoint(tmp_path / "checkpoints" / "adpt", ("en", "hi"), "xlm_adpt_tiny")
+    start.rename(start.with_name("checkpoint_best.pt"))
+    start = start.with_name("checkpoint_best.pt")
+    world.write_finetuned(tmp_path / "finetune" / "ner" / "en" / "seed1", start, "xlm_tagging", tuple(world.LABELS))
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(code, found)
+    assert found["vectors"].shape == (2, 32) and len(found["guesses"]) == 5 and len(found["labels"]) == 4
+
+
 @pytest.fixture()
 def checkout(tmp_path):
     """A copy of the checkout with a little text and labels in it, and the console on PATH."""
@@ -126,6 +147,8 @@ def test_commands_for_own_text_run(checkout):
     report = (checkout / "results" / "report.md").read_text(encoding="utf-8")
     assert "Zero-shot, fine-tuned on en" in report and "perplexity per character" in report
     gold, predicted = (checkout / name for name in ("ner/hi/test.tsv", "hi.predicted.tsv"))
+    [notebook] = NOTEBOOK.findall(README)
+    subprocess.run([sys.executable, "-c", notebook], cwd=checkout, env={**os.environ, **settings}, check=True)
     words = [
         [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines()] for path in (gold, predicted)
     ]

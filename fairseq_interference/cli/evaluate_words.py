@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+NAMES = {"f1": "F1", "em": "EM", "accuracy": "accuracy"}
+FEW = 30
+
 
 def notes(result: dict[str, Any]) -> list[str]:
     """What a reader of the result should know, one line each."""
-    return {"ner": _ner_notes, "pos": _pos_notes, "nli": _nli_notes, "qa": _qa_notes}[result["task"]](result)
+    found = {"ner": _ner_notes, "pos": _pos_notes, "nli": _nli_notes, "qa": _qa_notes}[result["task"]](result)
+    if "paired" in result and result["n"] < FEW:
+        found.append(f"{result['n']} examples are few for a bootstrap: its intervals are too narrow")
+    return found
 
 
 def table(result: dict[str, Any]) -> str:
     """Result as a person reads it: per cent."""
-    return {"ner": _ner_table, "pos": _pos_table, "nli": _nli_table, "qa": _qa_table}[result["task"]](result)
+    text = {"ner": _ner_table, "pos": _pos_table, "nli": _nli_table, "qa": _qa_table}[result["task"]](result)
+    return "\n".join([text, *(_difference(result, metric) for metric in result.get("paired", ()))])
+
+
+def _difference(result: dict[str, Any], metric: str) -> str:
+    row, rules = result["paired"][metric], result["rules"]["paired"]
+    first, second, difference, low, high = (
+        100 * row[name] for name in ("predictions", "against", "difference", "low", "high")
+    )
+    scores = f"{NAMES[metric]} {first:.2f} against {second:.2f}"
+    draws = f"{rules['resamples']} draws of {rules['unit']}, seed {rules['seed']}"
+    return f"{scores}: {difference:+.2f} [{low:+.2f}, {high:+.2f}], p = {row['p']:.2g} ({draws})"
 
 
 def _counted(counts: Mapping[str, int], texts: Mapping[str, str]) -> list[str]:

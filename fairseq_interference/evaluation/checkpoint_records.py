@@ -4,7 +4,8 @@
         --langs en,hi --results results
 
 One process scores any number of checkpoints. ``ner``, ``pos``, ``nli`` and ``qa`` predict SPLIT of each language, write
-the predictions in the official format and score the two files; ``mlm`` measures perplexity on prepared text.
+the predictions in the official format and score the two files; ``mlm`` measures perplexity on prepared text,
+``retrieval`` how often sentences of parallel text find each other.
 """
 
 from __future__ import annotations
@@ -189,21 +190,53 @@ def mlm_record(scored: Scored, data: Path, lang: str, split: str, max_lines: Opt
     return scored.record("pretrain", scored.run["languages"], evaluation)
 
 
+def retrieval_record(scored: Scored, args: argparse.Namespace) -> Record:
+    """Retrieval between two languages; the record is of the second, the benchmark is called after the first."""
+    from fairseq_interference.evaluation.retrieval import pairs_of, parse_langs, retrieve
+
+    langs = parse_langs(args.langs)
+    result = retrieve(scored.loaded, pairs_of(args), langs, layer=args.layer)
+    evaluation = {
+        "benchmark": f"{args.benchmark}-{langs[0]}",
+        "split": args.split,
+        "language": langs[1],
+        **{name: result[name] for name in ("n", "metrics", "rules")},
+    }
+    return scored.record("pretrain", scored.run["languages"], evaluation)
+
+
 def make_parser() -> argparse.ArgumentParser:
+    from fairseq_interference.evaluation.retrieval import add_text_arguments
+
     parser = argparse.ArgumentParser(prog="run/evaluate.sh", description="Score checkpoints and write their records.")
-    parser.add_argument("--task", choices=(*DOWNSTREAM, "mlm"), default="ner")
+    parser.add_argument("--task", choices=(*DOWNSTREAM, "mlm", "retrieval"), default="ner")
     parser.add_argument("--checkpoint", nargs="+", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--data", required=True, type=Path, help="prepared benchmark, or data-bin (mlm)")
+    parser.add_argument("--data", type=Path, help="prepared benchmark, or data-bin (mlm)")
     parser.add_argument("--langs", metavar="xx,yy", help="languages to score (default: all of the checkpoint)")
     parser.add_argument("--split", default="test", help="[%(default)s]")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records [%(default)s]")
     parser.add_argument("--rules", help="of the scores of qa: squad or mlqa [squad]")
-    parser.add_argument("--max-lines", type=int, metavar="N", help="mlm: read only the first lines")
+    parser.add_argument("--max-lines", type=int, metavar="N", help="mlm, retrieval: read only the first lines")
     parser.add_argument("--run-id", metavar="NAME", help="name of the run, for one checkpoint (default: its folder's)")
+    group = parser.add_argument_group("--task retrieval (--langs: of source and target)")
+    group.add_argument("--benchmark", default="retrieval", metavar="NAME", help="name of the text [%(default)s]")
+    add_text_arguments(group)
     return parser
 
 
+def _check_flags(args: argparse.Namespace) -> None:
+    """Every flag that the task needs is there, and none that it does not read."""
+    retrieval = args.task == "retrieval"
+    for flag in ("source", "langs") if retrieval else ("data",):
+        if not getattr(args, flag):
+            raise UsageError(f"--task {args.task} needs --{flag}.", where=f"--{flag}")
+    for flag in ("data",) if retrieval else ("source", "target", "columns"):
+        if getattr(args, flag):
+            raise UsageError(f"--{flag} says nothing about --task {args.task}.", where=f"--{flag}")
+
+
 def _score_all(args: argparse.Namespace) -> int:
+    _check_flags(args)
     if args.run_id and len(args.checkpoint) > 1:
         raise UsageError("One name for several checkpoints.", where="--run-id", value=args.run_id)
     if args.max_lines is not None and args.max_lines < 1:
@@ -222,9 +255,13 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
     from fairseq_interference.evaluation.mlm import split_file
 
     scored = Scored(checkpoint, args.run_id)
-    if getattr(scored.loaded.task, "kind", "mlm") != args.task:
+    wanted = "mlm" if args.task == "retrieval" else args.task
+    if getattr(scored.loaded.task, "kind", "mlm") != wanted:
         what = "This checkpoint was trained for something else."
-        raise CheckpointError(what, where=checkpoint, value=scored.run["config"]["task"]["_name"], allowed=args.task)
+        raise CheckpointError(what, where=checkpoint, value=scored.run["config"]["task"]["_name"], allowed=wanted)
+    if args.task == "retrieval":
+        _keep(args, scored, retrieval_record(scored, args))
+        return
     langs = parse_codes(args.langs) if args.langs else scored.run["languages"]
     for lang in langs:
         if args.task == "mlm" and not args.langs and not split_file(args.data, lang, args.split).exists():
@@ -238,9 +275,13 @@ def _score(args: argparse.Namespace, checkpoint: Path) -> None:
                 continue
         else:
             record = mlm_record(scored, args.data, lang, args.split, args.max_lines)
-        path = write_record(args.results, record)
-        shown = {k: round(v, 4) for k, v in record["evaluation"]["metrics"].items() if isinstance(v, float)}
-        print(f"{scored.run['id']} {lang}: {shown} -> {path}", flush=True)
+        _keep(args, scored, record)
+
+
+def _keep(args: argparse.Namespace, scored: Scored, record: Record) -> None:
+    path = write_record(args.results, record)
+    shown = {k: round(v, 4) for k, v in record["evaluation"]["metrics"].items() if isinstance(v, float)}
+    print(f"{scored.run['id']} {record['evaluation']['language']}: {shown} -> {path}", flush=True)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -142,7 +142,7 @@ class Run:
                     scored, predictions = self.scored(data.name), folder / f"{split}.predictions"
                     record = downstream_record(scored, data, lang, split, predictions, self.rules)
                     if not isinstance(record, str) and self.fallback_lang and lang not in scored.loaded.languages:
-                        record["evaluation"]["rules"]["parts_of"] = self.fallback_lang
+                        record["evaluation"]["rules"]["parts"] = self.fallback_lang
                     write_json(folder / RECORD_FILE, record)
             records.append(json.loads((out / RECORD_FILE).read_text(encoding="utf-8")))
             if results is not None and not isinstance(records[-1], str):

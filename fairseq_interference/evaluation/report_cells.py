@@ -33,6 +33,7 @@ TASK_METRICS = {"f1": Metric("F1"), "accuracy": Metric("accuracy"), "em": Metric
 PRETRAIN_METRICS = {
     "perplexity_per_token": Metric("perplexity per token", 1.0, 2, False, ""),
     "perplexity_per_character": Metric("perplexity per character", 1.0, 3, False, ""),
+    "accuracy": TASK_METRICS["accuracy"],  # of sentence retrieval
 }
 METRICS = {**TASK_METRICS, **PRETRAIN_METRICS}
 

@@ -18,7 +18,9 @@ ARCH_ORDER = ("mono", "joint", "ffn", "attn", "adpt", "share_adpt", "meta_adpt",
 TABLES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("perplexity_per_token",), ("parts",)),
     (("perplexity_per_character",), ("parts", "dictionary", "dictionary_size")),
+    (("accuracy",), ("parts",)),
     (tuple(TASK_METRICS), ("parts",)),
+    (("em",), ("parts",)),
 )
 
 

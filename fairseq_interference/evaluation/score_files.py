@@ -14,6 +14,22 @@ from fairseq_interference.evaluation.metrics import check_scheme, ner_scores
 METRICS = ("f1", "precision", "recall", "accuracy", "per_type")
 
 
+def read_ner_files(
+    gold: PathLike,
+    predictions: PathLike,
+    *,
+    format: str = "auto",
+    predictions_format: Optional[str] = None,
+    label_map: Optional[LabelMap] = None,
+    repair: bool = True,
+) -> tuple[NerFile, NerFile]:
+    """Both files, with the same words; arguments and errors as in :func:`score_ner_files`."""
+    wanted = read(gold, format, repair=repair, label_map=label_map)
+    given = read(predictions, predictions_format or format, repair=repair, label_map=label_map)
+    check_words(wanted, given)
+    return wanted, given
+
+
 def score_ner_files(
     gold: PathLike,
     predictions: PathLike,
@@ -45,9 +61,8 @@ def score_ner_files(
         ScoringError: no labels, or different words; names the sentence and both words.
     """
     check_scheme(scheme)
-    wanted = read(gold, format, repair=repair, label_map=label_map)
-    given = read(predictions, predictions_format or format, repair=repair, label_map=label_map)
-    check_words(wanted, given)
+    how: dict[str, Any] = {"format": format, "predictions_format": predictions_format}
+    wanted, given = read_ner_files(gold, predictions, **how, label_map=label_map, repair=repair)
     scores = ner_scores(wanted.labels, given.labels, scheme)
     return {
         "task": "ner",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from fairseq_interference.data.readers import nli, tables
 from fairseq_interference.data.readers.lines import PathLike, bare, is_blank, read_lines
@@ -41,6 +41,35 @@ def _items(file: PairFile) -> list[Item]:
     return [Item(pair.label or NO_MAJORITY, pair.line, key) for pair, key in zip(file, keys)]
 
 
+class NliFiles(NamedTuple):
+    """Both files, and (gold label, predicted label) of every pair that is scored."""
+
+    wanted: PairFile
+    given: PairFile
+    scored: list[tuple[str, str]]
+
+
+def read_nli_files(
+    gold: PathLike, predictions: PathLike, *, lang: Optional[str] = None, labels: Optional[Sequence[str]] = None
+) -> NliFiles:
+    """Both files, with the same pairs; arguments and errors as in :func:`score_nli_files`."""
+    if labels is not None and (len(set(labels)) != len(labels) or not all(labels)):
+        raise UsageError("Labels are named once each.", where="--labels", value=",".join(labels))
+    wanted = read_pairs(gold, labels or (), lang)
+    if not wanted.labelled:
+        raise ScoringError("No pair has a gold label.", where=gold)
+    given = read_pairs(predictions, wanted.label_set, lang)
+    check_items(_items(wanted), _items(given), (str(gold), str(predictions)), "pair")
+    both: list[tuple[str, str]] = []
+    for golden, pair in zip(wanted, given):
+        if golden.label is not None and pair.label is None:
+            where, allowed = f"{predictions}:{pair.line}", ", ".join(wanted.label_set)
+            raise ScoringError("This pair has no predicted label.", where=where, allowed=allowed)
+        if golden.label is not None and pair.label is not None:
+            both.append((golden.label, pair.label))
+    return NliFiles(wanted, given, both)
+
+
 def score_nli_files(
     gold: PathLike,
     predictions: PathLike,
@@ -65,21 +94,8 @@ def score_nli_files(
         UsageError: ``labels`` holds a label twice.
         ScoringError: different pairs, nothing to score, a pair without a predicted label; names the lines.
     """
-    if labels is not None and (len(set(labels)) != len(labels) or not all(labels)):
-        raise UsageError("Labels are named once each.", where="--labels", value=",".join(labels))
-    wanted = read_pairs(gold, labels or (), lang)
-    if not wanted.labelled:
-        raise ScoringError("No pair has a gold label.", where=gold)
+    wanted, given, both = read_nli_files(gold, predictions, lang=lang, labels=labels)
     known = wanted.label_set
-    given = read_pairs(predictions, known, lang)
-    check_items(_items(wanted), _items(given), (str(gold), str(predictions)), "pair")
-    both: list[tuple[str, str]] = []
-    for golden, pair in zip(wanted, given):
-        if golden.label is not None and pair.label is None:
-            where = f"{predictions}:{pair.line}"
-            raise ScoringError("This pair has no predicted label.", where=where, allowed=", ".join(known))
-        if golden.label is not None and pair.label is not None:
-            both.append((golden.label, pair.label))
     scores = nli_scores([golden for golden, _ in both], [label for _, label in both], known)
     return {
         "task": "nli",

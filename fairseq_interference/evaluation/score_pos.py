@@ -16,6 +16,23 @@ from fairseq_interference.evaluation.score_files import check_words
 METRICS = ("accuracy", "macro_f1", "pos_f1_xtreme", "per_tag")
 
 
+def read_pos_files(
+    gold: PathLike,
+    predictions: PathLike,
+    *,
+    format: str = "auto",
+    predictions_format: Optional[str] = None,
+    tag_map: Optional[Mapping[str, str]] = None,
+    repair: bool = True,
+) -> tuple[LabelFile, LabelFile]:
+    """Both files, with the same words and a tag for each; arguments and errors as in :func:`score_pos_files`."""
+    wanted = pos.read(gold, format, repair=repair, tag_map=tag_map)
+    given = pos.read(predictions, predictions_format or format, repair=repair, tag_map=tag_map)
+    check_words(wanted, given)
+    _check_tags(wanted, given)
+    return wanted, given
+
+
 def score_pos_files(
     gold: PathLike,
     predictions: PathLike,
@@ -44,10 +61,8 @@ def score_pos_files(
         DataError: a file that cannot be read, or a tag outside the 17.
         ScoringError: different words, a word without a predicted tag, no gold tags; names both lines.
     """
-    wanted = pos.read(gold, format, repair=repair, tag_map=tag_map)
-    given = pos.read(predictions, predictions_format or format, repair=repair, tag_map=tag_map)
-    check_words(wanted, given)
-    _check_tags(wanted, given)
+    how: dict[str, Any] = {"format": format, "predictions_format": predictions_format}
+    wanted, given = read_pos_files(gold, predictions, **how, tag_map=tag_map, repair=repair)
     scores = pos_scores(wanted.labels, given.labels)
     return {
         "task": "pos",

@@ -149,6 +149,23 @@ def _check_order(
         raise ScoringError(what, where=files[1], value=value, allowed="one line per question, in its order")
 
 
+class QaFiles(NamedTuple):
+    """Questions, the answer to each (None: none), how many answers have no question, and the layout of the answers."""
+
+    questions: list[Question]
+    given: list[Optional[str]]
+    extra: int
+    layout: str
+
+
+def read_qa_files(gold: PathLike, predictions: PathLike) -> QaFiles:
+    """Both files; arguments and errors as in :func:`score_qa_files`."""
+    questions = read_questions(gold)
+    answers, layout = read_answers(predictions)
+    given, extra = match_answers(questions, answers, (str(gold), str(predictions)), layout)
+    return QaFiles(questions, given, extra, layout)
+
+
 def score_qa_files(
     gold: PathLike,
     predictions: PathLike,
@@ -176,9 +193,7 @@ def score_qa_files(
         ScoringError: predictions that cannot be matched to questions, or gold without answers.
     """
     check_rules(rules, lang)
-    questions = read_questions(gold)
-    answers, layout = read_answers(predictions)
-    given, extra = match_answers(questions, answers, (str(gold), str(predictions)), layout)
+    questions, given, extra, layout = read_qa_files(gold, predictions)
     scores = qa_scores([question.answers for question in questions], given, rules, lang, normal_form)
     return {
         "task": "qa",
