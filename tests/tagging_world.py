@@ -143,7 +143,5 @@ def write_finetuned(folder: Path, pretrained: Path, task: str, labels: tuple[str
     made: Any = tasks.setup_task(cfg.task)
     utils.set_torch_seed(1)
     save_checkpoint(folder / "checkpoint_best.pt", cfg, made.build_model(cfg.model))
-    found = made.companions
-    write_companions(folder, found.languages, found.dict_path, found.tokenizer_dir)
-    made.write_own(folder)
+    made.write_beside(folder)
     return folder / "checkpoint_best.pt"

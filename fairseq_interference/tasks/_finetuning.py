@@ -238,11 +238,13 @@ class FinetuningTask(PresenceMixin, FairseqTask):
                 examples.extend(self._read(find_split(self.cfg.data, lang, "dev"), lang, group, training=True))
         self.datasets[split] = ExampleDataset(examples, self.collate, shuffle=split == "train")
         if split == "train" and distributed_utils.get_global_rank() == 0 and self.cfg.save_dir:
-            write_companions(
-                self.cfg.save_dir, self.languages, self.companions.dict_path, self.companions.tokenizer_dir
-            )
-            if self.labels:
-                write_text(Path(self.cfg.save_dir) / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
+            self.write_beside(Path(self.cfg.save_dir))
+
+    def write_beside(self, save_dir: Path) -> None:
+        """Write what makes a checkpoint usable later: languages, dictionary, tokenizer, labels."""
+        write_companions(save_dir, self.languages, self.companions.dict_path, self.companions.tokenizer_dir)
+        if self.labels:
+            write_text(save_dir / LABELS_FILE, "".join(f"{label}\n" for label in self.labels))
 
     def _read(self, path: Path, lang: str, group: int, training: bool) -> list[Any]:
         if not path.is_file():
