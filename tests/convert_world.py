@@ -136,3 +136,60 @@ def compare(ours: Any, theirs: Any, lang_id: Any = None) -> None:
     assert len(states) == len(found.hidden_states)
     for mine, other in zip(states, found.hidden_states):
         close(mine, other, mask, 1e-5)
+
+
+OUR_SIZES = ["--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64", "--encoder-attention-heads", "2"]
+
+
+def write_ours(folder: Path, arch: str = "xlm_joint_tiny", *flags: str, task: str = "", labels: str = "") -> Path:
+    """A checkpoint of ours with moved weights, pre-trained (``task`` empty) or with the head of a fine-tuning task."""
+    from fairseq import options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from tagging_world import write_checkpoint
+
+    from fairseq_interference.convert import checkpoint
+    from fairseq_interference.data.companions import write_companions
+
+    pretrained = write_checkpoint(folder / "pretrained", ("xa", "xb"), arch, *flags)
+    data = folder / "prepared" if task else folder / "pretrained" / "data"
+    data.mkdir(exist_ok=True)
+    (data / "labels.txt").write_text("".join(f"{label}\n" for label in labels.split(",")), encoding="utf-8")
+    command = [str(data), "--task", task or "xlm_masked_lm", "--arch", arch, *OUR_SIZES, "--seed", "1", *flags]
+    command += ["--langs", "xa,xb", "--save-dir", str(folder)]
+    command += ["--companions", str(pretrained), "--criterion", task, "--train-langs", "xa"] if task else []
+    command += ["--max-positions", "64"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    made = tasks.setup_task(cfg.task, from_checkpoint=True)
+    torch.manual_seed(1)
+    model = shake(made.build_model(cfg.model, from_checkpoint=True))
+    checkpoint.save(folder / "checkpoint_best.pt", cfg, model.state_dict(), data)
+    beside = pretrained.parent
+    write_companions(folder, made.languages, beside / "dict.txt", beside / "tokenizer")
+    if labels:
+        made.write_own(folder)
+    return folder / "checkpoint_best.pt"
+
+
+def with_sentencepiece(checkpoint: Path, order: str = "same", drop: int = 0) -> None:
+    """Give a checkpoint a sentencepiece model; its dictionary names the pieces, in another order or fewer of them."""
+    from fairseq_interference.data.companions import write_companions
+    from fairseq_interference.data.tokenizer import Tokenizer
+    from fairseq_interference.languages import LanguageList
+
+    folder = checkpoint.parent
+    processor = write_sentencepiece(folder / "made" / "a.model")
+    pieces = pieces_of(processor)
+    pieces = {"same": pieces, "reversed": pieces[::-1]}[order][drop:]
+    (folder / "made" / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
+    Tokenizer.create(
+        folder / "made" / "tok", "sentencepiece", folder / "made" / "a.model", normalization="nfc", pretokenizer="none"
+    )
+    rows = len(pieces) + 5
+    state = torch.load(checkpoint, weights_only=True)
+    generator = torch.Generator().manual_seed(4)
+    table = 0.3 * torch.randn(rows, 32, generator=generator)
+    state["model"]["encoder.sentence_encoder.embed_tokens.weight"] = table
+    state["model"]["encoder.lm_head.weight"] = table
+    state["model"]["encoder.lm_head.bias"] = torch.randn(rows, generator=generator)
+    torch.save(state, checkpoint)
+    write_companions(folder, LanguageList(["xa", "xb"]), folder / "made" / "dict.txt", folder / "made" / "tok")
