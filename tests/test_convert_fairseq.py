@@ -21,7 +21,7 @@ ARCHS = [case for case in CASES if case.full_size > 64]
 def convert(source: Path, out: Path, arch: str = "xlm_adpt", langs: str = "en,hi", *flags: str) -> Any:
     from fairseq_interference.convert.fairseq_xlmr import convert
 
-    return convert(source, out, arch, LanguageList(langs.split(",")), flags)
+    return convert(source, out, arch, LanguageList(code for code in langs.split(",") if code), flags)
 
 
 @torch.no_grad()
@@ -46,6 +46,17 @@ def test_hidden_states_are_those_of_the_host(tmp_path: Path, case: Any) -> None:
     loaded = fairseq_interference.load(str(found.path))
     assert loaded.languages.codes == langs.split(",") and not loaded.notes
     same(loaded.model, host, len(loaded.languages))
+
+
+def test_a_checkpoint_of_todays_host(tmp_path: Path) -> None:
+    """It holds ``cfg`` in the place of ``args``."""
+    import fairseq_interference
+
+    host = write_fairseq(tmp_path / "xlmr", encoder_attention_heads=2)
+    path = tmp_path / "xlmr" / "model.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "args": None, "cfg": {"model": vars(state["args"]), "task": {"_name": "masked_lm"}}}, path)
+    same(fairseq_interference.load(str(convert(tmp_path / "xlmr", tmp_path / "out").path)).model, host, 2)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["today", "2019"])
@@ -162,6 +173,12 @@ def cut(folder: Path) -> None:
     (folder / "model.pt").write_bytes((folder / "model.pt").read_bytes()[:2000])
 
 
+def xmod(folder: Path) -> None:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    state["model"]["encoder.sentence_encoder.layers.0.adapter_modules.en_XX.fc1.weight"] = torch.zeros(2, 2)
+    torch.save(state, folder / "model.pt")
+
+
 def no_dictionary(folder: Path) -> None:
     (folder / "dict.txt").unlink()
 
@@ -177,6 +194,7 @@ def no_encoder(folder: Path) -> None:
         (double_a_line, DictionaryError, "twice"),
         (other_pieces, TokenizerError, "not the one of this dictionary"),
         (cut, CheckpointError, "cut short"),
+        (xmod, CheckpointError, "X-MOD"),
         (no_dictionary, UsageError, "dict.txt"),
         (no_encoder, CheckpointError, "not a checkpoint of the host"),
     ],
@@ -194,5 +212,7 @@ def test_unknown_arch_and_too_many_languages(tmp_path: Path) -> None:
     write_fairseq(tmp_path / "xlmr")
     with pytest.raises(UsageError, match="xlm_adpt"):
         convert(tmp_path / "xlmr", tmp_path / "out", "roberta_base")
+    with pytest.raises(UsageError, match="--langs"):
+        convert(tmp_path / "xlmr", tmp_path / "out", "xlm_adpt", "")
     with pytest.raises(LanguageError, match="one language"):
         convert(tmp_path / "xlmr", tmp_path / "out", "xlm_mono")

@@ -39,6 +39,10 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Any]:
     weights = {_today(name): value for name, value in state["model"].items()}
     if names.EMBED not in weights:
         raise CheckpointError("This is not a roberta or XLM-R encoder.", where=path, value=f"no {names.EMBED}")
+    if any(".adapter_modules." in name for name in weights):
+        raise CheckpointError(
+            "This is X-MOD in the host's form.", where=path, next_step="convert from-hf with transformers' form of it"
+        )
     return weights, args
 
 
@@ -50,7 +54,7 @@ def _today(name: str) -> str:
 
 
 def _option(args: Any, name: str) -> Any:
-    return args.get(name) if isinstance(args, Mapping) or not isinstance(args, Namespace) else getattr(args, name, None)
+    return getattr(args, name, None) if isinstance(args, Namespace) else args.get(name)
 
 
 def encoder_options(weights: Mapping[str, Tensor], args: Any) -> dict[str, Any]:
@@ -106,6 +110,8 @@ def convert(
         StageError: the folder holds something else.
     """
     source, out, flags = Path(source), Path(out), list(flags)
+    if not languages:
+        raise UsageError("Whose components shall be made?", where="--langs", next_step="give --langs en,hi,…")
     files = {name: source / name for name in (MODEL, DICTIONARY, SENTENCEPIECE)}
     for name in (MODEL, DICTIONARY):
         if not files[name].is_file():

@@ -18,7 +18,7 @@ from fairseq_interference.convert.checkpoint import Converted
 from fairseq_interference.data import dictionary as dictionaries
 from fairseq_interference.data.companions import DICTIONARY, TOKENIZER, write_companions
 from fairseq_interference.data.prepared import LABELS_FILE
-from fairseq_interference.errors import CheckpointError, LanguageError, UsageError
+from fairseq_interference.errors import CheckpointError, UsageError
 from fairseq_interference.languages import check_code
 from fairseq_interference.loading import Loaded, load
 from fairseq_interference.models._state import CODES_KEY, encode_languages
@@ -217,7 +217,8 @@ def _check(found: LanguageFile, loaded: Loaded, where: object, force: bool) -> l
 
 
 def _write(folder: Path, out: Path, path: Path, found: LanguageFile, loaded: Loaded) -> None:
-    languages = loaded.languages.extended([found.lang])
+    languages, labels = loaded.languages.extended([found.lang]), path.parent / LABELS_FILE
+    dictionary = Path(str(_task_option(loaded.cfg, "data"))) / DICTIONARY  # where load() has found it
     weights = dict(loaded.model.state_dict())
     for name, value in found.parts.items():
         weights[name.replace(names.ANY, found.lang)] = value
@@ -226,9 +227,6 @@ def _write(folder: Path, out: Path, path: Path, found: LanguageFile, loaded: Loa
         checkpoint.set_option(loaded.cfg, "langs", ",".join(languages))
     checkpoint.set_option(loaded.cfg, "companions", None)  # they lie beside the new checkpoint
     checkpoint.save(folder / checkpoint.FILE, loaded.cfg, weights, out)
-    dictionary, labels = path.parent / DICTIONARY, path.parent / LABELS_FILE
-    if not dictionary.is_file():
-        raise LanguageError("The dictionary is not beside the checkpoint.", where=dictionary)
     write_companions(folder, languages, dictionary, loaded.tokenizer_dir or folder / TOKENIZER)
     if labels.is_file():
         copy_over(labels, folder / LABELS_FILE)
