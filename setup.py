@@ -29,7 +29,7 @@ HOST = [
 
 EXTRAS = {
     "plot": ["matplotlib>=3.7"],
-    "hf": ["transformers>=4.40,<5", "safetensors"],
+    "hf": ["transformers>=4.40,<5", "safetensors", "tokenizers"],
     "indic": ["indic-nlp-library>=0.92"],
     "slurm": ["submitit>=1.5"],
     "dev": [
@@ -45,6 +45,9 @@ EXTRAS = {
         "conllu>=4.5",
         "tensorboard>=2.14",
         "matplotlib>=3.7",
+        "transformers>=4.40,<5",  # the oracle of conversion
+        "safetensors",
+        "tokenizers",
     ],
 }
 

@@ -6,6 +6,7 @@ python -m data_prep.dictionary --pieces WORK/pieces/en WORK/pieces/hi --vocab-si
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from collections import Counter
@@ -21,6 +22,8 @@ from fairseq_interference.stages import stage, write_text
 
 DICTIONARY = "dict.txt"
 OVERWRITE = "#fairseq:overwrite"
+# what parts pieces in text and ends lines; XLM-R has a piece U+0085, which Python takes for a blank too
+BLANK = re.compile(r"[ \t\r\n]")
 PathLike = Union[str, Path]
 
 
@@ -67,7 +70,7 @@ def _entry(line: str, where: str) -> tuple[str, bool]:
     parts = line.rstrip().rsplit(" ", 2)
     flag = len(parts) == 3 and parts[-1] == OVERWRITE
     token, count = (parts[0], parts[1]) if flag else (" ".join(parts[:-1]), parts[-1])
-    if not token or not count.lstrip("-").isdigit() or len(token.split()) != 1:
+    if not token or not count.lstrip("-").isdigit() or BLANK.search(token):
         raise DictionaryError("A line must be a piece, a blank and a count.", where=where, value=line[:80])
     return token, flag
 

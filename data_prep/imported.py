@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from data_prep.common import add_force, run_main
-from data_prep.dictionary import DICTIONARY, read_dictionary
+from data_prep.dictionary import BLANK, DICTIONARY, read_dictionary
 from fairseq_interference.data.pretokenize import PRETOKENIZERS
 from fairseq_interference.data.text import NORMALIZATIONS, SPECIAL_SYMBOLS
 from fairseq_interference.data.tokenizer import FILE_NAME, KINDS, Tokenizer
@@ -111,9 +111,10 @@ def huggingface_dictionary(path: PathLike) -> str:
     """Text of a ``dict.txt`` with the pieces of a Hugging Face tokenizer in the order of their ids."""
     from tokenizers import Tokenizer as Reader
 
-    ids: dict[str, int] = Reader.from_file(str(path)).get_vocab()
+    reader: Any = Reader  # typed in some releases of the library
+    ids: dict[str, int] = reader.from_file(str(path)).get_vocab()
     pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in SPECIAL_SYMBOLS]
-    odd = [piece for piece in pieces if len(piece.split()) != 1]
+    odd = [piece for piece in pieces if not piece or BLANK.search(piece)]
     if odd:
         raise DictionaryError("A piece of the tokenizer holds a blank.", where=path, value=odd[0])
     return "".join(f"{piece} 1\n" for piece in pieces)

@@ -56,6 +56,8 @@ VARIANTS = [
     Case("xlm_adpt", routed=True, options={"adapter_layer_norm": "before", "adapter_skip_layers": "0"}),
     Case("xlm_adpt", routed=True, options={"adapter_layer_norm": "after", "adapter_activation": "relu"}),
     Case("xlm_adpt", routed=True, options={"encoder_normalize_before": True, "layernorm_embedding": False}),
+    Case("xlm_adpt", routed=True, options={"adapter_placement": "layer", "adapter_layer_norm": "before"}),
+    Case("xlm_adpt", routed=True, options={"adapter_placement": "layer-norm"}, identity=False),
 ]
 
 SIZES = {

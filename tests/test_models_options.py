@@ -24,11 +24,13 @@ def test_every_error_is_shown_at_once() -> None:
             adapter_dropout=1.0,
             adapter_activation="swish",
             adapter_layer_norm="between",
+            adapter_placement="above",
             adapter_sharing="some",
             adapter_skip_layers="7",
             lang_parts="adapter,embedding",
         )
     flags = "attention-heads adapter-dim adapter-dropout adapter-activation adapter-layer-norm adapter-sharing"
+    flags += " adapter-placement"
     for flag in [*flags.split(), "adapter-skip-layers", "lang-parts"]:
         assert flag in str(caught.value)
 

@@ -26,6 +26,7 @@ VERBS = {
     "evaluate": "evaluate",
     "report": "report",
     "compare": "compare",
+    "convert": "convert",
 }
 
 

@@ -131,7 +131,8 @@ class HuggingFace:
                 next_step="pip install 'fairseq-interference[hf]'",
             ) from None
         try:
-            self._tokenizer: Any = Reader.from_file(str(path))
+            reader: Any = Reader  # typed in some releases of the library
+            self._tokenizer: Any = reader.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise TokenizerError("This is not a tokenizer.json.", where=path, value=str(error)[:200]) from None
 

@@ -17,7 +17,8 @@ from fairseq_interference.modules.encoder_layer import FeedForward, SelfAttentio
 from fairseq_interference.modules.language_parameters import LanguageEmbeddings
 from fairseq_interference.modules.language_switch import LanguageModules
 
-PLACES = ("attn_adapter", "ffn_adapter")
+#: --adapter-placement -> slots of a layer
+PLACES = {"each": ("attn_adapter", "ffn_adapter"), "layer": ("layer_adapter",), "layer-norm": ("layer_adapter",)}
 
 
 def _copy(holder: nn.Module, name: str) -> nn.Module:
@@ -52,7 +53,8 @@ def add_adapters(layers: Sequence[EncoderLayer], codes: Sequence[str], options: 
         for number, layer in enumerate(layers):
             if number in options.skipped_layers:
                 continue
-            for place in PLACES:
+            layer.renormalize = options.adapter_placement == "layer-norm"
+            for place in PLACES[options.adapter_placement]:
                 draw = partial(_generator, seed, number, place)
                 slot = AdapterSlot(LanguageModules((code, _adapter(options, dim, draw(code))) for code in codes))
                 setattr(layer, place, slot)

@@ -29,7 +29,8 @@ class EncoderLayer(SlottedLayer, TransformerEncoderLayerBase):
         self.attention_dropout = cfg.attention_dropout
         self.dropout_module = Dropout(cfg.dropout)
         self.activation_dropout_module = Dropout(cfg.activation_dropout or cfg.relu_dropout or 0.0)
-        self.attn = self.ffn = self.attn_adapter = self.ffn_adapter = None
+        self.attn = self.ffn = self.attn_adapter = self.ffn_adapter = self.layer_adapter = None
+        self.renormalize = False
 
 
 class LanguageEncoder(TransformerEncoder):

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 PARTS = ("ffn", "attn", "adapter")
 SHARING = ("language", "all")
+PLACEMENTS = ("each", "layer", "layer-norm")
 
 
 def fill_gaps(args: Namespace, **preset: Any) -> None:
@@ -85,6 +86,13 @@ class ComponentOptions(ModelOptions):
     adapter_layer_norm: str = field(
         default="none", metadata={"help": f"layer norm inside the adapter: {', '.join(LAYER_NORMS)}"}
     )
+    adapter_placement: str = field(
+        default="each",
+        metadata={
+            "help": "each: after both sub-layers, before the residual; layer: one a layer, after the feed-forward's "
+            "residual; layer-norm: after its layer norm too, which is applied once more (X-MOD; no identity at start)"
+        },
+    )
     adapter_skip_layers: Optional[str] = field(
         default=None, metadata={"help": "comma-separated layers (0 is the lowest) that get no adapter"}
     )
@@ -113,6 +121,7 @@ class ComponentOptions(ModelOptions):
             ("sharing", self.adapter_sharing, SHARING),
             ("activation", self.adapter_activation, tuple(ACTIVATIONS)),
             ("layer-norm", self.adapter_layer_norm, LAYER_NORMS),
+            ("placement", self.adapter_placement, PLACEMENTS),
         ):
             if value not in allowed:
                 found.append(f"--adapter-{flag} {value}: allowed are {', '.join(allowed)}")

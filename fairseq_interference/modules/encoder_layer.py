@@ -84,13 +84,16 @@ class SlottedLayer(nn.Module):
 
     Slots, each None or filled: ``attn`` and ``ffn`` (a copy per language instead of the shared sub-layer),
     ``attn_adapter`` and ``ffn_adapter`` (after the
-    sub-layer, before its dropout, residual and layer norm).
+    sub-layer, before its dropout, residual and layer norm), ``layer_adapter`` (after the feed-forward's residual;
+    with ``renormalize`` after its layer norm too, which is then applied again, as X-MOD does).
     """
 
     attn: Optional[LanguageModules]
     ffn: Optional[LanguageModules]
     attn_adapter: Optional[nn.Module]
     ffn_adapter: Optional[nn.Module]
+    layer_adapter: Optional[nn.Module]
+    renormalize: bool
     normalize_before: bool
     activation_fn: Callable[[Tensor], Tensor]
     self_attn: nn.Module
@@ -147,6 +150,8 @@ class SlottedLayer(nn.Module):
         if self.ffn_adapter is not None:
             x = self.ffn_adapter(x, plan)
         x = residual + self.dropout_module(x)
+        if self.layer_adapter is not None:
+            x = self.layer_adapter(self.final_layer_norm(x) if self.renormalize else x, plan)
         if not self.normalize_before:
             x = self.final_layer_norm(x)
         return x

@@ -1,0 +1,1 @@
+"""Checkpoints of other software in and out: public XLM-R, Hugging Face transformers, one language's parts."""
