@@ -199,3 +199,44 @@ def test_a_grid_is_searched_on_the_dev_split_and_the_best_is_scored(world: Path)
         cwd=world,
         code=2,
     )
+
+
+@pytest.mark.parametrize("kind", ["nli", "qa"])
+def test_two_workers_validate_as_one(world: Path, kind: str) -> None:
+    """The same measures of the same weights, whoever had which examples."""
+    import ddp
+
+    data, task = world / f"{kind}-workers", f"xlm_{kind}"
+    for lang in LANGS:
+        (world / f"{lang}.workers.json").write_text(json.dumps(squad(lang, 11)), encoding="utf-8")
+        text = "".join("\t".join(row) + "\n" for row in pairs_of(lang, 11))
+        (world / f"{lang}.workers.tsv").write_text(text, encoding="utf-8")
+    ending = {"nli": "tsv", "qa": "json"}[kind]
+    inputs = [f"{lang}:{split}:{lang}.workers.{ending}" for lang in LANGS for split in ("train", "dev")]
+    python(f"data_prep.benchmarks.{kind}", "--out", data, "--input", *inputs, cwd=world)
+    flags = [data, "--task", task, "--criterion", task, "--arch", "xlm_adpt_tiny", "--encoder-embed-dim", "32"]
+    flags += [
+        "--encoder-ffn-embed-dim",
+        "64",
+        "--encoder-attention-heads",
+        "2",
+        "--train-langs",
+        "xa",
+        "--eval-langs",
+        "xb",
+    ]
+    flags += ["--selection", "all-dev", "--best-checkpoint-metric", "loss", "--optimizer", "adam", "--lr", "0"]
+    flags += ["--batch-size", "3", "--max-epoch", "1", "--no-save", "--log-format", "simple", "--no-progress-bar"]
+    flags += ["--finetune-from-model", world / "pretrained" / "checkpoint_last.pt"]
+    flags += ["--max-length", "32", "--stride", "10", "--max-query-length", "8"] if kind == "qa" else []
+    alone = ddp.train(*flags, "--save-dir", world / f"{kind}-alone").log
+    both = ddp.train_ranks([*flags, "--save-dir", world / f"{kind}-both"], logs=world / f"{kind}-logs")[0].log
+    found = []
+    for log in (alone, both):
+        line = next(line for line in log.splitlines() if "valid on" in line)
+        parts = (part.strip().split(" ") for part in line.split(" | "))
+        found.append(
+            {name: float(value) for name, value in (p for p in parts if len(p) == 2) if "_x" in name or name == "loss"}
+        )
+    assert found[0] == pytest.approx(found[1], abs=2e-3)
+    assert {"nli": "accuracy_xb", "qa": "f1_xb"}[kind] in found[0]
