@@ -6,6 +6,7 @@ between the old ones, so the state is moved to where each old parameter now stan
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 OVERRIDES_KEY = "interference"
+NAMES_KEY = "names"  # in the groups of a saved optimizer state
 
 
 def _ours(parameter: Any) -> dict[str, Any]:
@@ -74,6 +76,54 @@ def fit_state(state: dict[str, Any], parameters: Sequence[Any]) -> dict[str, Any
     return {**state, "state": moved, "param_groups": [{**groups[0], "params": list(range(len(parameters)))}]}
 
 
+def name_groups(state: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write the names of parameters into the groups of an optimizer's state, which knows their places alone."""
+    for saved, group in zip(state.get("param_groups", ()), groups):
+        saved[NAMES_KEY] = _names(group)
+    return state
+
+
+def fit_groups(state: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state of an optimizer, fitted by name to the parameters that it moves now.
+
+    Languages may have been appended, other parameters frozen, groups parted otherwise: what is kept, what begins anew
+    and what is left out is listed. A state without names (of an older release) is fitted by :func:`fit_state`.
+
+    Args:
+        state: ``state_dict`` of a torch optimizer.
+        groups: the optimizer's ``param_groups``.
+
+    Raises:
+        ResumeError: a parameter has another shape.
+    """
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    saved = state.get("param_groups", [])
+    if not saved or any(NAMES_KEY not in group for group in saved):
+        return fit_state(state, parameters)
+    old = {name: number for group in saved for number, name in zip(group["params"], group[NAMES_KEY])}
+    names = [_names(group) for group in groups]
+    entries: dict[int, Any] = {}
+    for number, (name, parameter) in enumerate(zip(itertools.chain(*names), parameters)):
+        entry = state["state"].get(old.get(name))
+        if entry is not None and not _fits(entry, parameter):
+            raise _other_parameters(name)
+        if entry is not None:
+            entries[number] = _padded(entry, parameter)
+    flat = list(itertools.chain(*names))
+    _list([name for name in flat if name in old], [name for name in flat if name not in old])
+    gone = [name for name in old if name not in set(flat)]
+    if gone:
+        logger.warning("optimizer state left out for %d parameters: %s", len(gone), ", ".join(gone))
+    settings = saved if len(saved) == len(groups) else groups
+    numbers = itertools.count()
+    fitted = [{**kept, "params": [next(numbers) for _ in own], NAMES_KEY: own} for kept, own in zip(settings, names)]
+    return {**state, "state": entries, "param_groups": fitted}
+
+
+def _names(group: dict[str, Any]) -> list[str]:
+    return [name_of(parameter, number) for number, parameter in enumerate(group["params"])]
+
+
 def fit_named(state: dict[str, dict[str, Any]], parameters: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """State by the names of parameters, fitted to parameters of which some belong to appended languages.
 
@@ -83,19 +133,26 @@ def fit_named(state: dict[str, dict[str, Any]], parameters: Sequence[Any]) -> di
     named = {name_of(parameter, number): parameter for number, parameter in enumerate(parameters)}
     wrong = [name for name, entry in state.items() if name not in named or not _fits(entry, named[name])]
     if wrong:
-        raise ResumeError(
-            "The optimizer state is not of these parameters.",
-            where="checkpoint",
-            value=", ".join(wrong),
-            next_step="give --reset-optimizer to keep the weights and begin with a fresh optimizer",
-        )
+        raise _other_parameters(", ".join(wrong))
     new = [name for name in named if name not in state]
-    if new and state:
+    if state:
         _list(list(state), new)
     return {name: _padded(entry, named[name]) for name, entry in state.items()}
 
 
+def _other_parameters(names: str) -> ResumeError:
+    return ResumeError(
+        "The optimizer state is not of these parameters.",
+        where="checkpoint",
+        value=names,
+        next_step="give --reset-optimizer to keep the weights and begin with a fresh optimizer",
+    )
+
+
 def _list(old: Sequence[str], new: Sequence[str]) -> None:
+    """Say which parameters keep their state, if others begin anew."""
+    if not new:
+        return
     logger.warning("optimizer state kept by name for %d parameters: %s", len(old), ", ".join(old))
     logger.warning("optimizer state begins anew for %d parameters: %s", len(new), ", ".join(new))
 

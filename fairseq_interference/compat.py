@@ -17,7 +17,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional
 
-from fairseq_interference import appended_state, checkpoint_files, host_checks
+from fairseq_interference import checkpoint_files, host_checks, host_optimizers
 from fairseq_interference.errors import REQUEUE, InterferenceError, UsageError
 from fairseq_interference.stopping import STOPPING, any_rank, end_readers, save_and_leave
 
@@ -150,57 +150,13 @@ def _import_user_module(original: Function) -> Function:
     return import_user_module
 
 
-def _load_optimizer(original: Function) -> Function:
-    """The host numbers optimizer state by position: with languages appended it goes to the parameters it belongs to."""
-
-    def load_state_dict(self: Any, state_dict: Any, optimizer_overrides: Any = None) -> Any:
-        return original(self, appended_state.fit_state(state_dict, list(self.params)), optimizer_overrides)
-
-    return load_state_dict
-
-
-def _amp_step(_original: Function) -> Function:
-    """The host unscales twice with --amp: once in clip_grad_norm, once in step under another key."""
-
-    def step(self: Any) -> None:
-        optimizer_step(self)
-
-    return step
-
-
-def _ema(original: Function) -> Function:
-    """The host multiplies every tensor of the model by the decay, also those of integers (the list of languages)."""
-
-    def init(self: Any, model: Any, config: Any, device: Any = None, skip_keys: Any = None) -> None:
-        import torch
-
-        tensors = [(key, value) for key, value in model.state_dict().items() if torch.is_tensor(value)]
-        whole = {key for key, value in tensors if not value.is_floating_point()}
-        original(self, model, config, device, whole.union(skip_keys or ()))
-
-    return init
-
-
-def _build_optimizer(original: Function) -> Function:
-    """The host has no place where a task could give parameters rates of their own."""
-
-    def build(self: Any) -> None:
-        original(self)
-        getattr(self.task, "prepare_optimizer", lambda optimizer: None)(self._optimizer)
-
-    return build
-
-
 # module, attribute, wrap; the reason is the wrap's docstring
 WRAPS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("fairseq.checkpoint_utils", "load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
     ("fairseq.checkpoint_utils", "load_checkpoint", _load_checkpoint),
     ("fairseq.distributed.utils", "broadcast_object", _broadcast_object),
     ("fairseq.utils", "import_user_module", _import_user_module),
-    ("fairseq.optim.amp_optimizer", "AMPOptimizer.step", _amp_step),
-    ("fairseq.trainer", "Trainer._build_optimizer", _build_optimizer),
-    ("fairseq.models.ema.ema", "EMA.__init__", _ema),
-    ("fairseq.optim.fairseq_optimizer", "FairseqOptimizer.load_state_dict", _load_optimizer),
+    *host_optimizers.WRAPS,
 ]
 # globals of the training command, looked up after --user-dir was imported
 TRAIN_WRAPS: list[tuple[str, Callable[[Function], Function]]] = [
@@ -270,44 +226,6 @@ def _ours(error: BaseException) -> Optional[InterferenceError]:
     while cause is not None and type(cause) is Exception:
         cause = cause.__cause__ or cause.__context__
     return cause if isinstance(cause, InterferenceError) else None
-
-
-def _amp_scaler(optimizer: Any) -> Any:
-    """The gradient scaler of the host's ``--amp`` wrapper; None for every other optimizer."""
-    scaler = getattr(optimizer, "scaler", None)
-    return scaler if hasattr(scaler, "unscale_") else None
-
-
-def unscale_grads(optimizer: Any) -> None:
-    """Bring the gradients that the optimizer will use to their true size, once per update.
-
-    fp16 and bf16: the model's gradients are copied to the fp32 masters and the pending factor (1 / loss scale,
-    1 / sample size, clipping) is applied to the masters. ``--amp``: unscaled unless clipping has done so already.
-    fp32: nothing to do.
-    """
-    scaler = _amp_scaler(optimizer)
-    if scaler is None:
-        unscale = getattr(optimizer, "_unscale_grads", None)
-        if unscale is not None:
-            unscale()
-    elif scaler.is_enabled():
-        state = scaler._per_optimizer_states.get(id(optimizer.optimizer))
-        if state is None or state["stage"].value == 0:  # READY
-            scaler.unscale_(optimizer.optimizer)
-
-
-def optimizer_step(optimizer: Any) -> None:
-    """Step once, with ``--amp`` too: unscaled once, skipped by the scaler when a gradient is not finite."""
-    scaler = _amp_scaler(optimizer)
-    if scaler is None:
-        optimizer.step()
-        return
-    parameters = [p for group in optimizer.optimizer.param_groups for p in group["params"]]
-    if all(parameter.grad is None for parameter in parameters):
-        return
-    unscale_grads(optimizer)
-    scaler.step(optimizer.optimizer)
-    scaler.update()
 
 
 def keep_freed_memory() -> None:

@@ -24,6 +24,7 @@ from fairseq_interference import launch, processes
 from fairseq_interference.data.prepared import LABELS_FILE, find_split
 from fairseq_interference.errors import DONE, DataError, StageError, UsageError, exit_code
 from fairseq_interference.evaluation.finetuned import model_flags, score_runs, splits_there
+from fairseq_interference.evaluation.metrics import SCHEMES
 from fairseq_interference.evaluation.metrics_qa import RULES
 from fairseq_interference.languages import parse_codes
 from fairseq_interference.stages import file_hash, write_json, write_text
@@ -31,7 +32,10 @@ from fairseq_interference.stages import file_hash, write_json, write_text
 SETTINGS_FILE, TRAINED_FILE = "settings", "finetuned"  # beside the checkpoints of a seed
 BEST = "checkpoint_best.pt"
 SPLITS = ("train", "dev", "test")
+SCORES = {"ner": tuple(SCHEMES), "qa": RULES}  # the first one is the default
 SCRIPTS = {"ner": "ner", "pos": "pos", "nli": "xnli", "qa": "qa"}  # kind of task -> name of its script
+OWN = {"seed": "seeds", "data": "data", "save-dir": "out", "eval-langs": "eval-langs", "few-shot": "few-shot"}
+OWN.update({"train-langs": "train-lang", "selection": "selection", "finetune-from-model": "checkpoint"})
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 
 
@@ -49,8 +53,8 @@ def build_parser(task: str) -> argparse.ArgumentParser:
     parser.add_argument("--few-shot", type=int, default=0, metavar="N")
     parser.add_argument("--selection", choices=SELECTIONS, default=SELECTIONS[0])
     parser.add_argument("--splits", default="dev,test")
-    if task == "qa":
-        parser.add_argument("--rules", choices=RULES, default=RULES[0])
+    if task in SCORES:
+        parser.add_argument("--rules", choices=SCORES[task], default=SCORES[task][0])
     parser.add_argument("--fallback-lang", metavar="CODE")
     parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
@@ -127,6 +131,8 @@ def grid_of(text: str) -> list[list[str]]:
         if not (key and equals and all(values.split(","))) or key in axes:
             allowed = "KEY=A,B KEY=C,D, each key once"
             raise UsageError("This is no grid.", where="--grid", value=part, allowed=allowed)
+        if key in OWN:
+            raise UsageError("The script sets this itself.", where="--grid", value=part, next_step=f"give --{OWN[key]}")
         axes[key] = [f"{key}={value}" for value in values.split(",")]
     return [list(cell) for cell in itertools.product(*axes.values())]
 
@@ -234,7 +240,7 @@ def finetune(args: argparse.Namespace) -> int:
         fallback_lang=args.fallback_lang,
         cpu=bool(config.train.get("cpu")),
         force=args.force,
-        rules=args.rules if args.task == "qa" else None,
+        rules=args.rules if args.task in SCORES and args.rules != SCORES[args.task][0] else None,
     )
     print(f"records: {args.results}", file=sys.stderr)
     return DONE

@@ -19,7 +19,7 @@ def check_arguments(args: Namespace) -> None:
 
     Raises:
         UsageError: ``--fp16`` without CUDA.
-        HostError: ``--sample-break-mode eos`` with a numpy that the host's code cannot use.
+        HostError: ``--store-ema`` in fine-tuning, or ``--sample-break-mode eos`` with a numpy that the host cannot use.
     """
     cpu_only = getattr(args, "cpu", False) or not torch.cuda.is_available()
     if getattr(args, "fp16", False) and cpu_only:
@@ -27,6 +27,12 @@ def check_arguments(args: Namespace) -> None:
         raise UsageError(f"--fp16 needs a CUDA device, and {reason}: use --bf16, or train in fp32.")
     if getattr(args, "amp", False) and cpu_only:
         logger.warning("--amp has no effect without a CUDA device: training in fp32")
+    if getattr(args, "store_ema", False) and getattr(args, "finetune_from_model", None):
+        raise HostError(
+            "The host cannot begin an average of the weights with those of another run.",
+            where="--store-ema, --finetune-from-model",
+            next_step="leave one of them out, or give --restore-file with --reset-optimizer --reset-dataloader",
+        )
     if getattr(args, "sample_break_mode", None) == "eos" and not hasattr(numpy, "compat"):
         raise HostError(
             "fairseq cannot cut blocks at sentence ends with this numpy (it needs numpy.compat).",

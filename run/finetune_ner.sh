@@ -14,6 +14,7 @@
 #   --few-shot       train on so many dev examples of each of --eval-langs besides (default: 0)
 #   --selection      source-dev, target-dev or all-dev: which dev splits choose the epoch (default: source-dev)
 #   --splits         prepared splits to score (default: dev,test)
+#   --rules          iob2 or conlleval: how entities are read from labels (default: iob2; published numbers: conlleval)
 #   --fallback-lang  language whose parts serve languages that the checkpoint does not know
 #   --out            folder of the runs (default: finetune/NAME/<train-lang>)
 #   --results        folder of the records (default: results)

@@ -73,5 +73,5 @@ def test_batches_respect_limits_and_drop_nothing():
 
     examples = [example(3), example(4), example(9, 9, 9), example(2), example(5)]
     assert batches_of(range(5), examples, max_tokens=10) == [[0, 1], [2], [3, 4]]
-    assert batches_of(range(5), examples, max_sentences=2) == [[0, 1], [2, 3], [4]]
+    assert batches_of(range(5), examples, max_sentences=2) == [[0, 1], [2], [3, 4]]
     assert batches_of([], examples, max_tokens=10) == []

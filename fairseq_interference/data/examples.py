@@ -69,9 +69,9 @@ def batches_of(
     max_tokens: Optional[int] = None,
     max_sentences: Optional[int] = None,
 ) -> list[list[int]]:
-    """Cut ``order`` into batches of at most ``max_tokens`` tokens (padding counted) and ``max_sentences`` examples.
+    """Cut ``order`` into batches of at most ``max_tokens`` tokens (padding counted) and ``max_sentences`` rows.
 
-    An example that is larger than ``max_tokens`` gets a batch of its own: nothing is dropped.
+    An example that is larger gets a batch of its own: nothing is dropped.
     """
     batches: list[list[int]] = []
     rows = width = 0
@@ -79,7 +79,7 @@ def batches_of(
         example = examples[index]
         rows, width = rows + len(example.rows), max(width, example.length)
         full = max_tokens is not None and rows * width > max_tokens
-        if not batches or full or (max_sentences is not None and len(batches[-1]) >= max_sentences):
+        if not batches or full or (max_sentences is not None and rows > max_sentences):
             batches.append([])
             rows, width = len(example.rows), example.length
         batches[-1].append(index)

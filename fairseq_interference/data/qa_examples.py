@@ -113,14 +113,15 @@ class QaEncoder:
         answer = self._answer(question, spans)
         if training and question.answers and answer is None:
             value = f"{question.id}: {question.answers[0].text!r}"
-            raise DataError("The tokenizer leaves nothing of this answer.", value=value)
+            raise DataError("The tokenizer leaves nothing of this answer.", where=_place(question), value=value)
         rows = []
         for window in question_windows(len(asked), len(ids), self.limits, answer):
             tokens = torch.tensor(window.row(asked.tolist(), ids.tolist(), dictionary.bos(), dictionary.eos()))
             start, end = window.answer or (NO_ANSWER, NO_ANSWER)
             rows.append(QaRow(tokens, window.first, window.stop, window.offset, start, end))
         if not rows:
-            raise DataError("The tokenizer leaves nothing of this context.", value=question.id)
+            where = _place(question)
+            raise DataError("The tokenizer leaves nothing of this context.", where=where, value=question.id)
         if training:
             return [QaExample([row], None, None, lang_id, group) for row in rows]
         return [QaExample(rows, question, spans, lang_id, group)]
@@ -131,6 +132,10 @@ class QaEncoder:
             return None
         answer = question.answers[0]
         return token_span(spans.tolist(), answer.start, answer.start + len(answer.text))
+
+
+def _place(question: Question) -> str:
+    return f"line {question.line} of the prepared split"
 
 
 def collate_questions(

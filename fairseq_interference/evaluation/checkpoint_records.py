@@ -215,7 +215,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--langs", metavar="xx,yy", help="languages to score (default: all of the checkpoint)")
     parser.add_argument("--split", default="test", help="[%(default)s]")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records [%(default)s]")
-    parser.add_argument("--rules", help="of the scores of qa: squad or mlqa [squad]")
+    parser.add_argument("--rules", help="of the scores: iob2 or conlleval (ner), squad or mlqa (qa) [the first]")
     parser.add_argument("--max-lines", type=int, metavar="N", help="mlm, retrieval: read only the first lines")
     parser.add_argument("--run-id", metavar="NAME", help="name of the run, for one checkpoint (default: its folder's)")
     group = parser.add_argument_group("--task retrieval (--langs: of source and target)")

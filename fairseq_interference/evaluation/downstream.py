@@ -126,8 +126,7 @@ class _Ner(_Words):
     formats = ner.FORMATS
 
     def score(self, gold: PathLike, predictions: PathLike, lang: str, rules: Optional[str]) -> dict[str, Any]:
-        self.no_rules(rules)
-        return score_ner_files(gold, predictions, lang=lang)
+        return score_ner_files(gold, predictions, scheme=rules or "iob2", lang=lang)
 
 
 class _Pos(_Words):

@@ -38,6 +38,14 @@ def read_questions(path: PathLike) -> list[Question]:
         DataError: another structure; names the place in the JSON.
     """
     found = []
+    first = _first_record(path)
+    if first is not None and "data" not in first:
+        raise DataError(
+            "Answers are scored against SQuAD JSON.",
+            where=path,
+            value=f"JSON lines with {', '.join(first)}",
+            next_step="a prepared split has it beside it, SPLIT.gold; other files: python -m data_prep.benchmarks.qa",
+        )
     for place, qa in _walk(load_json(path), str(path)):
         answers = qa.get("answers")
         if not isinstance(answers, list) or not all(isinstance(answer, Mapping) for answer in answers):
@@ -47,6 +55,14 @@ def read_questions(path: PathLike) -> list[Question]:
     if not found:
         raise DataError("The file has no questions.", where=path)
     return found
+
+
+def _first_record(path: PathLike) -> Optional[dict[str, Any]]:
+    """The object in the first line; None if it holds none, or a part of one."""
+    try:
+        return next((record for _, record in json_objects(path)), None)
+    except DataError:
+        return None
 
 
 def _walk(document: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -72,11 +88,11 @@ def read_answers(path: PathLike) -> tuple[list[Answer], str]:
     Raises:
         DataError: neither, an id that an object holds twice, or an answer that is no text; names file:line.
     """
-    try:
-        first = next(json_objects(path), None)
-    except DataError:  # an object over several lines, or no JSON at all
-        first = None
-    if first is not None and "id" in first[1] and any(key in first[1] for key in ANSWER_KEYS):
+    first = _first_record(path)
+    if first is not None and "n_best" in first:
+        next_step = "predict again without --n-best"
+        raise DataError("These are several answers to each question.", where=path, next_step=next_step)
+    if first is not None and "id" in first and any(key in first for key in ANSWER_KEYS):
         return [
             Answer(
                 text_of(record, ("id",), f"{path}:{number}", numbers=True),

@@ -6,6 +6,8 @@ import logging
 from fnmatch import fnmatchcase
 from typing import Any, Optional
 
+from fairseq.logging import metrics
+
 from fairseq_interference.appended_state import name_of
 from fairseq_interference.errors import HostError, UsageError
 from fairseq_interference.optim.presence import inner_optimizer
@@ -55,7 +57,7 @@ def rate_of_head(optimizer: Any, head: str, text: str) -> None:
 
     Raises:
         HostError: flattened half precision, where the head is a part of one vector.
-        UsageError: no rate.
+        UsageError: no rate, or a frozen head.
     """
     rate = Rate.parse(text, "--head-lr")
     inner = inner_optimizer(optimizer)
@@ -64,6 +66,9 @@ def rate_of_head(optimizer: Any, head: str, text: str) -> None:
         return
     body, *others = inner.param_groups
     mine = [p for number, p in enumerate(body["params"]) if name_of(p, number).startswith(f"{head}.")]
+    frozen = not mine and all(getattr(p, "optim_overrides", None) for p in body["params"])
+    if frozen:
+        raise UsageError("The head is frozen, so it has no rate.", where="--head-lr, --freeze", value=text)
     if others or not mine:
         raise HostError(
             "This optimizer cannot tell the head from the rest.",
@@ -78,6 +83,7 @@ def rate_of_head(optimizer: Any, head: str, text: str) -> None:
     def set_lr(lr: float) -> None:
         for group, rate_now in zip(inner.param_groups, (lr, lr * factor)):
             group["lr"] = rate_now
+        metrics.log_scalar("lr_head", lr * factor, weight=0, priority=301)
 
     inner.set_lr = set_lr
     set_lr(body["lr"])

@@ -18,7 +18,7 @@ from fairseq.logging import metrics
 from fairseq.optim import AMPOptimizer
 from torch import Tensor
 
-from fairseq_interference import compat
+from fairseq_interference import host_optimizers
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.data.heldout import ValidationBatches
 from fairseq_interference.errors import HostError, UsageError
@@ -127,7 +127,7 @@ class MetaStep:
             present: codes with training tokens on any worker in this update.
         """
         unwrapped = getattr(model, "module", model)
-        compat.unscale_grads(optimizer)
+        host_optimizers.unscale_grads(optimizer)
         self.uncertain, self.is_running = self.uncertain or self.is_running, False
         places = Places(optimizer, unwrapped, present, bool(self.cfg.meta_fd_fp32))
         g = places.gradients(places.theta)
@@ -148,7 +148,7 @@ class MetaStep:
                 g = self._after_phi(optimizer, places, work, g)
         if finite:
             _clip(g, places, limits.meta_clip_theta, places.theta)
-        compat.optimizer_step(optimizer)
+        host_optimizers.optimizer_step(optimizer)
 
     def _after_phi(self, optimizer: Any, places: Places, work: Replay, g: list[Tensor]) -> list[Tensor]:
         """Order ``paper``: step phi alone, then take theta's gradient again at the new phi."""

@@ -154,7 +154,7 @@ class PresenceMixin:
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Step without the languages that are absent on all workers."""
-        from fairseq_interference.compat import optimizer_step
+        from fairseq_interference.host_optimizers import optimizer_step
 
         self.presence.silence_absent(optimizer, model)
         optimizer_step(optimizer)

@@ -24,7 +24,7 @@ from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
 from fairseq_interference.languages import LanguageList, parse_codes
 from fairseq_interference.optim.head_rate import freeze, rate_of_head
-from fairseq_interference.optim.presence import PresenceMixin, has_language_parts
+from fairseq_interference.optim.presence import PresenceMixin, has_language_parts, inner_optimizer
 from fairseq_interference.stages import write_json, write_text
 from fairseq_interference.tasks._finetuning_config import FinetuningConfig, selection
 
@@ -93,6 +93,14 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     def texts(self, records: Sequence[Any], lang: str) -> Iterable[tuple[list[str], str, bool]]:
         """Texts that are worth to be encoded all at once, their language, and whether they are to be aligned."""
         return ()
+
+    def is_labelled(self, record: Any) -> bool:
+        """Whether a record can be trained on."""
+        return True
+
+    def group_of(self, record: Any) -> Any:
+        """Records of one group are never parted: equal sentences, pairs of one premise, questions of one context."""
+        raise NotImplementedError
 
     def encode(self, record: Any, lang: str, lang_id: int, group: int, training: bool) -> list[Any]:
         """Examples of a record: none if it is empty, several if training may part its rows.
@@ -217,6 +225,9 @@ class FinetuningTask(PresenceMixin, FairseqTask):
 
     def prepare_optimizer(self, optimizer: Any) -> None:
         """Give the head a rate of its own; called when the host has built an optimizer."""
+        if getattr(inner_optimizer(optimizer), "needs_meta_step", False):
+            what = "Fine-tuning has no meta step."
+            raise UsageError(what, where="--optimizer meta_adapter", next_step="use --optimizer adam")
         rate_of_head(optimizer, self.head, self.cfg.head_lr)
 
     # -- data ---------------------------------------------------------------------------------------------------
@@ -268,16 +279,19 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         return examples
 
     def _few_shot(self, records: list[Any], lang: str, path: Path, training: bool) -> list[Any]:
-        """Those of a dev split that are trained on, or the others."""
-        if self.cfg.few_shot >= len(records):
-            value = f"{self.cfg.few_shot} of {len(records)} {self.units}"
-            raise DataError("The dev split has too few for --few-shot.", where=path, value=value)
+        """Those of a dev split that are trained on, or the others but for what belongs to them."""
+        labelled = [number for number, record in enumerate(records) if self.is_labelled(record)]
         rng = np.random.default_rng([self.cfg.seed, _FEW_SHOT, zlib.crc32(lang.encode())])
-        chosen = sorted(int(number) for number in rng.permutation(len(records))[: self.cfg.few_shot])
+        chosen = sorted(labelled[int(place)] for place in rng.permutation(len(labelled))[: self.cfg.few_shot])
+        taken = {self.group_of(records[number]) for number in chosen}
+        rest = [record for record in records if self.group_of(record) not in taken]
+        if len(chosen) < self.cfg.few_shot or not rest:
+            value = f"{self.cfg.few_shot} of {len(labelled)} labelled {self.units}"
+            raise DataError("The dev split has too few for --few-shot.", where=path, value=value)
         if training and self.cfg.save_dir and distributed_utils.get_global_rank() == 0:
             self.few_shot_lines[lang] = [number + 1 for number in chosen]
             write_json(Path(self.cfg.save_dir) / FEW_SHOT_FILE, {"split": "dev", "lines": self.few_shot_lines})
-        return [record for number, record in enumerate(records) if (number in chosen) == training]
+        return [records[number] for number in chosen] if training else rest
 
     def get_batch_iterator(
         self,
@@ -306,6 +320,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
             "seed": seed,
             "workers": num_shards,
             "batch_size": [max_sentences, max_tokens],
+            "few_shot": self.cfg.few_shot,
         }
         return LanguageBatchIterator(
             dataset,

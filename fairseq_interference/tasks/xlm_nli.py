@@ -56,6 +56,12 @@ class NliTask(FinetuningTask):
             raise DataError("This split has no labels.", where=path)
         return file
 
+    def is_labelled(self, record: nli.Pair) -> bool:
+        return record.label is not None
+
+    def group_of(self, record: nli.Pair) -> str:
+        return record.premise
+
     def texts(self, records: Sequence[nli.Pair], lang: str) -> Iterator[tuple[list[str], str, bool]]:
         yield [text for pair in records for text in (pair.premise, pair.hypothesis)], lang, False
 

@@ -83,6 +83,9 @@ class QaTask(FinetuningTask):
             )
         return [(question, file.question_lang) for question in file]
 
+    def group_of(self, record: tuple[Question, Optional[str]]) -> str:
+        return record[0].context
+
     def texts(
         self, records: Sequence[tuple[Question, Optional[str]]], lang: str
     ) -> Iterator[tuple[list[str], str, bool]]:

@@ -64,6 +64,12 @@ class TaggingTask(FinetuningTask):
                 raise DataError("This sentence has no labels.", where=sentence.where)
         return sentences
 
+    def is_labelled(self, record: LabelledSentence) -> bool:
+        return any(label != NO_LABEL for label in record.labels or ())
+
+    def group_of(self, record: LabelledSentence) -> tuple[str, ...]:
+        return tuple(record.words)
+
     def encode(self, record: LabelledSentence, lang: str, lang_id: int, group: int, training: bool) -> list[Example]:
         """A sentence in windows, one example each in training."""
         rows = self.encoder.rows(record.words, lang)

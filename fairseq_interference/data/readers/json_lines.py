@@ -15,7 +15,7 @@ from typing import Any, Optional
 import regex
 
 from fairseq_interference.data.readers.columns import ReadsLabels
-from fairseq_interference.data.readers.entities import conlleval_entities
+from fairseq_interference.data.readers.entities import iob2_entities
 from fairseq_interference.data.readers.labels import OUTSIDE
 from fairseq_interference.data.readers.lines import bare, is_blank, shown
 from fairseq_interference.data.readers.sentence import LabelFile, Sentence
@@ -25,7 +25,7 @@ _WORD = regex.compile(r"(?:(?<=\p{L}\p{M}*)['’](?=\p{L})|(?<=\p{N})[.,](?=\p{N
 
 
 class SpanSource:
-    """A record with ``text`` and ``spans``; offsets are bytes of UTF-8."""
+    """A record with ``text`` and ``spans``; offsets are bytes of UTF-8. Written spans are strict entities of IOB2."""
 
     def __init__(self, line: str, record: dict[str, Any], words: Sequence[tuple[int, int]]) -> None:
         self.line = line
@@ -36,7 +36,7 @@ class SpanSource:
         if labels is None:
             return [self.line]
         spans = []
-        for kind, first, last in conlleval_entities(labels):
+        for kind, first, last in iob2_entities(labels):
             spans.append({"start_byte": self.words[first][0], "limit_byte": self.words[last][1], "label": kind})
         encoded = self.record["text"].encode()
         texts = [f"{s['label']}: {encoded[s['start_byte'] : s['limit_byte']].decode()}" for s in spans]

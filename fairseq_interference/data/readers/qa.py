@@ -129,7 +129,7 @@ class _Reader:
         questions = []
         for number, (place, context, entry) in zip(numbers, entries):
             where = f"{self.path}:{number} {place}" if number else f"{self.path} {place}"
-            id = _text(entry, "id", where)
+            id = _id(entry, where)
             found = _TYDI_ID.fullmatch(id)
             if found and self._is_other(found.group(1)):
                 continue
@@ -152,7 +152,7 @@ class _Reader:
         return tuple(self._answer(context, answer["text"], answer.get("answer_start"), where) for answer in given)
 
     def _answer(self, context: str, text: str, start: Any, where: str) -> Answer:
-        if not text or not isinstance(start, int) or isinstance(start, bool):
+        if not text.strip() or not isinstance(start, int) or isinstance(start, bool):
             value = f"answer_start {start!r}, text {shown(text)!r}"
             raise DataError("An answer needs a text and a number answer_start.", where=where, value=value)
         place, needed = locate(context, text, start, where)
@@ -209,7 +209,7 @@ class _Reader:
             answers: Optional[tuple[Answer, ...]] = None
             if record.get("answers") is not None:
                 answers = self._answers(record, _text(record, "context", where), where) or ()
-            id, context, question = (_text(record, key, where) for key in ("id", "context", "question"))
+            id, context, question = _id(record, where), *(_text(record, key, where) for key in ("context", "question"))
             questions.append(Question(id, context, question, answers, number))
         return self._file(questions, "prepared", languages.pop() if len(languages) == 1 else None)
 
@@ -282,6 +282,12 @@ def _question_lines(text: str, count: int) -> list[Optional[int]]:
         line, here = line + text.count("\n", here, place), place
         lines.append(line)
     return lines
+
+
+def _id(record: dict[str, Any], where: str) -> str:
+    """An id is a text; a whole number is taken as one."""
+    value = record.get("id")
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(record, "id", where)
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:
