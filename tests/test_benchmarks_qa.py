@@ -94,7 +94,7 @@ def test_wrong_offsets_are_repaired_or_refused(tmp_path: Path, text: str, start:
         (squad(entry("world", 2), entry("", 0)), "Some questions have answers"),
         (squad({**entry("world", 2), "answers": "world"}), "list of objects"),
         (squad({"id": "1", "answers": []}), "`question` is missing"),
-        (squad({**entry("world", 2), "id": 3}), "`id` is missing"),
+        (squad({**entry("world", 2), "id": None}), "`id` is missing"),
         (squad(entry("world", 2, question="\n")), "is empty"),
         (squad(entry("", 0), context=" \n"), "is empty"),
         ({"data": [{"paragraphs": {}}]}, "not SQuAD"),
