@@ -23,7 +23,7 @@ from fairseq_interference.stages import stage, write_text
 DICTIONARY = "dict.txt"
 OVERWRITE = "#fairseq:overwrite"
 # what parts pieces in text and ends lines; XLM-R has a piece U+0085, which Python takes for a blank too
-BLANK = re.compile(r"[ \t\r\n]")
+BLANK = re.compile(r"[^\S\x85]")
 PathLike = Union[str, Path]
 
 

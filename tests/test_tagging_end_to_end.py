@@ -198,7 +198,7 @@ def test_other_dev_sentences_are_another_run(tuned, world):
 
 
 def test_target_dev_selects_on_the_target_alone(world, plugin):
-    args = finetune.build_parser().parse_args(
+    args = finetune.build_parser("ner").parse_args(
         f"--checkpoint {world}/pretrained/checkpoint_last.pt --data {world}/names --train-lang xa --eval-langs xb "
         "--selection target-dev".split()
     )
