@@ -80,6 +80,7 @@ def meta_gradient(
     train_grads: Optional[tuple[Sequence[Tensor], Sequence[Tensor]]] = None,
     rng: Optional[Sequence[RngState]] = None,
     reduce: Optional[Callable[[Tensors], Any]] = None,
+    scale: float = 1.0,
     observe: Optional[Callable[[Tensors, float], Any]] = None,
 ) -> MetaGradient:
     """Derivative of phi -> L_val(theta'(phi), phi), theta'(phi) = theta - alpha P d L_train(theta, phi) / d theta.
@@ -112,6 +113,8 @@ def meta_gradient(
         reduce: called in place on every finished list of gradients: g (``one_sided``: and h(theta)); v and direct;
             h(theta + epsilon w) and h(theta - epsilon w), or what ``exact`` has for them. It sums over workers: losses
             are to be divided by the tokens of all workers.
+        scale: every list of gradients is multiplied by it once, after its micro-batches are added up and before
+            ``reduce``: for losses that are sums, as a host back-propagates them that divides afterwards.
         observe: called with w and ||w||, to look at.
 
     Raises:
@@ -121,7 +124,7 @@ def meta_gradient(
     _check_choices(inner_rule, estimator, radius, preconditioner)
     _check_lists(theta, phi, preconditioner, train_grads, rng, len(train))
     rows, columns = _places(theta), _places(phi)
-    step = _Step(train, _distinct(theta, rows), _distinct(phi, columns), rng, reduce)
+    step = _Step(train, _distinct(theta, rows), _distinct(phi, columns), rng, reduce, scale)
     with closing(step), torch.enable_grad(), _unfused_attention() if estimator == "exact" else nullcontext():
         if train_grads is None:
             g, h = step.run(train, step.theta, step.phi if estimator == "one_sided" else [], rng)
@@ -141,8 +144,7 @@ def meta_gradient(
             epsilon, cross = 0.0, [torch.full_like(x, 0.0 * size) for x in direct]  # 0 x inf is nan
         else:
             epsilon = 0.0 if estimator == "exact" else radius * (norm(step.start) or 1.0) / size
-            cross = step.mixed_derivative(estimator, w, epsilon, h)
-            torch._foreach_mul_(cross, -inner_lr)
+            cross = step.mixed_derivative(estimator, w, epsilon, h, -inner_lr)
     total = list(torch._foreach_add(direct, cross))
     direct, cross, total = ([values[place] for place in columns] for values in (direct, cross, total))
     return MetaGradient(direct, cross, total, epsilon, step.passes)
@@ -171,6 +173,7 @@ class _Step:
     phi: Tensors
     rng: RngStates
     reduce: Optional[Callable[[Tensors], Any]]
+    scale: float
     passes: int = 0
 
     def __post_init__(self) -> None:
@@ -197,18 +200,21 @@ class _Step:
     def run(self, losses: Closures, theta: Tensors, phi: Tensors, rng: RngStates = None) -> tuple[Tensors, Tensors]:
         """One pass: gradients of the sum of the losses for theta and for phi, reduced."""
         self.passes += 1
-        found = gradients(losses, [*theta, *phi], rng)
+        found = gradients(losses, [*theta, *phi], rng, self.scale)
         lists = found[: len(theta)], found[len(theta) :]
         for values in lists:
             if values and self.reduce is not None:
                 self.reduce(values)
         return lists
 
-    def mixed_derivative(self, estimator: str, w: Tensors, epsilon: float, h: Tensors) -> Tensors:
-        """d^2 L_train / (d phi d theta) w, aligned with phi; the undivided difference if epsilon is 0."""
+    def mixed_derivative(self, estimator: str, w: Tensors, epsilon: float, h: Tensors, factor: float) -> Tensors:
+        """factor d^2 L_train / (d phi d theta) w, aligned with phi; of the undivided difference if epsilon is 0."""
         if estimator == "exact":
             self.place()
-            return self.run([partial(_slope, loss, self.theta, w) for loss in self.train], [], self.phi, self.rng)[1]
+            slopes: Closures = [partial(_slope, loss, self.theta, w) for loss in self.train]
+            found = self.run(slopes, [], self.phi, self.rng)[1]
+            torch._foreach_mul_(found, factor)
+            return found
         with _frozen(self.theta):
             self.place(w, epsilon)
             ahead, span = self.run(self.train, [], self.phi, self.rng)[1], epsilon
@@ -216,17 +222,19 @@ class _Step:
                 self.place(w, -epsilon)
                 h, span = self.run(self.train, [], self.phi, self.rng)[1], 2 * epsilon
         torch._foreach_sub_(ahead, list(h))
-        torch._foreach_div_(ahead, span or 1.0)
+        torch._foreach_mul_(ahead, factor / (span or 1.0))
         return ahead
 
 
-def gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
-    """Gradients of the sum of the losses, in memory of their own, float32 or wider; 0 where no loss reaches.
+def gradients(losses: Closures, parameters: Tensors, rng: RngStates, scale: float = 1.0) -> Tensors:
+    """Scaled gradients of the sum of the losses, in memory of their own, float32 or wider; 0 where no loss reaches.
 
     Args:
         losses: back-propagated one by one. parameters: leaf tensors.
         rng: state of the generators before each loss, or None.
+        scale: multiplies the sum, and not its parts: products of parts do not add up to that of the sum in every bit.
     """
+    at_once = scale if len(losses) == 1 else 1.0
     sums: list[Optional[Tensor]] = [None] * len(parameters)
     for number, loss in enumerate(losses):
         if rng is not None:
@@ -236,7 +244,10 @@ def gradients(losses: Closures, parameters: Tensors, rng: RngStates) -> Tensors:
             part, place = parts.pop(), len(parts)
             before = sums[place]
             if part is not None:
-                sums[place] = part.to(_wide(part), copy=True) if before is None else before.add_(part)
+                sums[place] = part.to(_wide(part)).mul(at_once) if before is None else before.add_(part)
+    reached = [x for x in sums if x is not None]
+    if reached and at_once != scale:
+        torch._foreach_mul_(reached, scale)
     return [torch.zeros_like(x, dtype=_wide(x)) if y is None else y for x, y in zip(parameters, sums)]
 
 

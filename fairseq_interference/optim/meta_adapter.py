@@ -172,7 +172,7 @@ class MetaAdapter(FairseqAdam):
         self._apply(dict(optimizer_overrides or {}))
 
     def inverse_root(
-        self, parameter: Any, gradient: torch.Tensor, medians: Optional[dict[int, float]] = None
+        self, parameter: Any, gradient: torch.Tensor, known: Optional[dict[int, tuple[float, bool]]] = None
     ) -> torch.Tensor:
         """Adam's diagonal preconditioner in this step: 1 / (sqrt(second moment) + eps), bias-corrected.
 
@@ -183,17 +183,21 @@ class MetaAdapter(FairseqAdam):
         columns. An element that never had a gradient (a position beyond all sentences so far) has 0.
 
         Args:
-            medians: those of before by the parameter's id, for another look at the same moment and gradient.
+            known: by the parameter's id the median, and whether an element never had a gradient: filled here, for
+                another look at the same moment and gradient.
         """
         group, state = self.param_groups[0], self.optimizer.state[parameter]
         decay, step = group["betas"][1], int(state["step"]) + 1
         correction = math.sqrt(1 - decay**step)
         some, noise = gradient.float(), group["eps"] * correction
         root: torch.Tensor = state["exp_avg_sq"].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
-        medians = {} if medians is None else medians
-        if id(parameter) not in medians:
-            medians[id(parameter)] = _median(root)
-        root.masked_fill_(root == 0, math.inf).add_(noise).clamp_(min=(medians[id(parameter)] + noise) / CUT)
+        known = {} if known is None else known
+        if id(parameter) not in known:
+            known[id(parameter)] = _median(root), bool(root.amin() == 0)
+        median, has_zeros = known[id(parameter)]
+        if has_zeros:
+            root.masked_fill_(root == 0, math.inf)
+        root.add_(noise).clamp_(min=(median + noise) / CUT)
         return torch.div(root.new_tensor(correction), root, out=root)
 
     def steps(self) -> int:
@@ -218,7 +222,7 @@ class Preconditioner(Sequence[torch.Tensor]):
 
     def __init__(self, adam: MetaAdapter, parameters: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
         self.adam, self.parameters, self.gradients = adam, parameters, gradients
-        self.medians: dict[int, float] = {}
+        self.known: dict[int, tuple[float, bool]] = {}
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -227,4 +231,4 @@ class Preconditioner(Sequence[torch.Tensor]):
         parameter = self.parameters[number]
         if not self.adam.optimizer.state.get(parameter):
             return parameter.new_zeros(())
-        return self.adam.inverse_root(parameter, self.gradients[number], self.medians)
+        return self.adam.inverse_root(parameter, self.gradients[number], self.known)

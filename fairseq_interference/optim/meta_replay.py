@@ -90,8 +90,7 @@ class Replay:
         return values
 
     def reduce(self, gradients: list[Tensor]) -> None:
-        """Bring the gradients of the closures' sums to their size and add up those of all workers, in place."""
-        torch._foreach_mul_(gradients, self.factor)
+        """Add up the gradients of all workers, in place."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             handles = [torch.distributed.all_reduce(x, group=self._group, async_op=True) for x in gradients]
             for handle in handles:
@@ -128,7 +127,7 @@ class Replay:
                 added = (batch.phi or {}).get(id(parameter))
                 if added is not None:
                     total.add_(added, alpha=times)
-            found.append(total)
+            found.append(total.mul_(self.factor))
         self.reduce(found)
         return found
 
@@ -146,9 +145,9 @@ class Replay:
             predictions += int(batch.sample["target"][rows].ne(self.pad).sum())
         count = self._sum(torch.tensor(float(predictions), device=self.device)).item() or 1.0
         losses: list[bilevel.Closure] = [partial(self._language_loss, b.sample, language) for b in self.batches]
-        found = bilevel.gradients(losses, theta, [batch.rng for batch in self.batches])
+        rng = [batch.rng for batch in self.batches]
+        found = bilevel.gradients(losses, theta, rng, self.factor * self.sample_size / count)
         self.reduce(found)
-        torch._foreach_mul_(found, self.sample_size / count)
         return found
 
     def _language_loss(self, sample: dict[str, Any], language: int) -> Tensor:
@@ -164,7 +163,8 @@ class Replay:
     def theta_gradient(self, theta: list[Any]) -> list[Tensor]:
         """Gradient of the update's loss for theta where the parameters are now."""
         self.chosen, self._training_part = self.batches, "theta"
-        found = bilevel.gradients(self.training_losses(), theta, [batch.rng for batch in self.batches])
+        rng = [batch.rng for batch in self.batches]
+        found = bilevel.gradients(self.training_losses(), theta, rng, self.factor)
         self.reduce(found)
         self.enter(None)
         return found

@@ -180,6 +180,7 @@ class MetaStep:
             "preconditioner": None,
             "train_grads": None if work.uncertain else (g, places.gradients(places.phi)),
             "reduce": work.reduce,
+            "scale": work.factor,
         }
         times = 1
         if meta_options.parts(self.cfg) > 1 and not work.uncertain:
@@ -196,12 +197,12 @@ class MetaStep:
         checks, before = self._is_turn(work.update, self.cfg.meta_fd_check), bilevel.rng_state()
         found = gradient(radius=radius, observe=partial(self._log_direction, in_full=checks))
         work.enter(None)
-        self._log(found, work, adam)
+        norms = self._log(found, work, adam)
         if checks and found.epsilon:
             bilevel.set_rng_state(before)  # or the validation pass would have other dropout masks, and v be another
             self._check_difference(found, gradient(radius=radius / 2))
         chosen: list[Tensor] = {"both": found.total, "direct": found.direct, "cross": found.cross}[terms]
-        if not math.isfinite(bilevel.norm(chosen)):
+        if not math.isfinite(sum(norms[term] for term in norms if terms in (term, "both"))):
             logger.warning("update %d: the meta gradient is not finite; language-specific parts wait", work.update)
             return None
         return chosen
@@ -226,7 +227,8 @@ class MetaStep:
             top = squares.topk(max(1, squares.numel() // 1000)).values.sum() / squares.sum()
             metrics.log_scalar("meta_top_share", float(top), priority=1815, round=4)
 
-    def _log(self, found: bilevel.MetaGradient, work: Replay, adam: MetaAdapter) -> None:
+    def _log(self, found: bilevel.MetaGradient, work: Replay, adam: MetaAdapter) -> dict[str, float]:
+        """Log the meta gradient; returns the norms of its terms."""
         direct, cross = bilevel.norm(found.direct), bilevel.norm(found.cross)
         ratio = cross / direct if direct > 0 else math.inf if cross > 0 else 0.0
         numbers = {"direct": direct, "cross": cross, "ratio": ratio, "lr": adam.meta_lr, "epsilon": found.epsilon}
@@ -247,6 +249,7 @@ class MetaStep:
                 PATIENCE,
                 ratio,
             )
+        return {"direct": direct, "cross": cross}
 
     def _log_conflict(self, work: Replay, places: Places) -> None:
         """Cosine between the gradients of every two languages of the batch, for shared parameters."""

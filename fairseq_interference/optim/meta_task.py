@@ -48,7 +48,8 @@ class MetaMixin(PresenceMixin):
             check_wrapper(optimizer, model)
             _check_parts(meta_options.parts(self.cfg), model)
             self._criterion = criterion
-        if all(parameter.grad is None for parameter in model.parameters()):
+        self.presence.watch(model, optimizer)
+        if self.presence.is_new_update():
             self.meta.begin()
         results = []
         pieces = list(split(sample, count)) if count > 1 and not ignore_grad else [sample]

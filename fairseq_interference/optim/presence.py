@@ -62,7 +62,8 @@ class LanguagePresence:
         self._specific: list[Any] = []
         self._model: Any = None
 
-    def _watch(self, model: Any, optimizer: Any) -> None:
+    def watch(self, model: Any, optimizer: Any) -> None:
+        """Look up the parameters of a model."""
         if model is self._model:
             return
         self._model = model
@@ -70,6 +71,10 @@ class LanguagePresence:
         self._specific = [parameter for parameter in self._trainable if language_of(parameter) is not None]
         if self._specific:
             check_optimizer(optimizer)
+
+    def is_new_update(self) -> bool:
+        """Whether no parameter has a gradient yet."""
+        return all(parameter.grad is None for parameter in self._trainable)
 
     def mark(self, model: Any, optimizer: Any, lang_id: Tensor, tokens: Tensor) -> None:
         """Note the languages of a training micro-batch; call before its backward pass.
@@ -81,10 +86,10 @@ class LanguagePresence:
             lang_id: language of each row, ``(B,)``.
             tokens: training tokens of each row, ``(B,)``.
         """
-        self._watch(model, optimizer)
+        self.watch(model, optimizer)
         if not self._specific:
             return
-        if self.tokens is None or all(parameter.grad is None for parameter in self._trainable):
+        if self.tokens is None or self.is_new_update():
             self.tokens = torch.zeros(len(self.codes), device=lang_id.device)
         self.tokens.index_add_(0, lang_id, tokens.to(self.tokens))
 
