@@ -49,7 +49,7 @@ def build_parser(task: str) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--config", type=Path, default=launch.USER_DIR.parent / f"run/configs/tiny/{task}.yaml")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--grid", default="", metavar="KEY=A,B")
+    parser.add_argument("--grid", default="", metavar="config|KEY=A,B")
     parser.add_argument("--few-shot", type=int, default=0, metavar="N")
     parser.add_argument("--selection", choices=SELECTIONS, default=SELECTIONS[0])
     parser.add_argument("--splits", default="dev,test")
@@ -117,6 +117,13 @@ def settings_of(args: argparse.Namespace) -> list[str]:
     if args.fallback_lang:
         settings.append(f"fallback-lang={args.fallback_lang}")
     return [*settings, *(part for setting in args.set for part in setting.split())]
+
+
+def searched(args: argparse.Namespace, config: launch.TrainConfig) -> str:
+    """The grid of the command line, or with ``--grid config`` that of the configuration."""
+    if args.grid == "config" and not config.grid:
+        raise UsageError("This configuration has no grid.", where="--config", value=str(args.config))
+    return config.grid if args.grid == "config" else str(args.grid)
 
 
 def grid_of(text: str) -> list[list[str]]:
@@ -217,7 +224,7 @@ def finetune(args: argparse.Namespace) -> int:
     config = replace(config, precision=args.precision or config.precision)
     config = launch.override(config, settings_of(args))
     out = args.out or Path("finetune", args.data.resolve().name, "+".join(parse_codes(args.train_lang)))
-    cells, seeds = grid_of(args.grid), args.seeds.split(",")
+    cells, seeds = grid_of(searched(args, config)), args.seeds.split(",")
     for cell in cells:  # before anything is removed or written
         launch.check(replace(launch.override(config, cell), save_dir=str(out)))
     runs = [[out.joinpath("+".join(cell), f"seed{seed}") for seed in seeds] for cell in cells]

@@ -46,6 +46,7 @@ class TrainConfig:
         init_from: checkpoint to start from with fresh optimizer, schedule, meters and data position (C9).
         precision: fp32, amp, bf16 or fp16.
         train: further flags of ``fairseq-train`` without dashes; true is a switch, false or null leaves it out.
+        grid: settings that were searched, for ``--grid config`` of the fine-tuning scripts.
     """
 
     task: str
@@ -57,6 +58,7 @@ class TrainConfig:
     init_from: str = ""
     precision: str = "fp32"
     train: dict[str, Any] = field(default_factory=dict)
+    grid: str = ""
 
 
 SWITCHES = {"true": True, "false": False, "null": None, "": None}  # values of key=value that are no text

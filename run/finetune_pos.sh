@@ -11,7 +11,8 @@
 #   --seeds          one run each (default: 1)
 #   --config         settings of the training (default: run/configs/tiny/pos.yaml)
 #   --set            one more setting, KEY=VALUE (several: separated by blanks)
-#   --grid           settings to choose from by the dev splits, KEY=A,B (several: separated by blanks); the best is scored
+#   --grid           settings to choose from by the dev splits, KEY=A,B (several: separated by blanks), or config: those
+#                    of --config; the best is scored
 #   --few-shot       train on so many dev examples of each of --eval-langs besides (default: 0)
 #   --selection      source-dev, target-dev or all-dev: which dev splits choose the epoch (default: source-dev)
 #   --splits         prepared splits to score (default: dev,test)

@@ -193,12 +193,13 @@ def test_a_grid_is_searched_on_the_dev_split_and_the_best_is_scored(world: Path)
     assert record["evaluation"]["rules"]["few_shot"] == 2
     assert record["run"]["config"]["optimization"]["lr"] == [float(best["settings"][0][3:])]
     assert (out / "+".join(best["settings"]) / "seed2" / "few_shot.json").is_file()
-    assert "no grid" in run(
-        *("bash", REPOSITORY / "run" / "finetune_ner.sh", "--checkpoint", "pretrained/checkpoint_last.pt"),
-        *("--data", "names", "--train-lang", "xa", "--grid", "lr=1,"),
-        cwd=world,
-        code=2,
-    )
+    for wrong in ("lr=1,", "config"):
+        assert "no grid" in run(
+            *("bash", REPOSITORY / "run" / "finetune_ner.sh", "--checkpoint", "pretrained/checkpoint_last.pt"),
+            *("--data", "names", "--train-lang", "xa", "--grid", wrong),
+            cwd=world,
+            code=2,
+        )
 
 
 @pytest.mark.parametrize("kind", ["nli", "qa"])

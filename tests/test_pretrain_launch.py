@@ -9,6 +9,7 @@ from pretrain_world import data_folder
 
 from fairseq_interference import launch
 from fairseq_interference.errors import DataError, UsageError
+from fairseq_interference.finetune import grid_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((REPOSITORY / "run" / "configs").glob("*/*.yaml"))
@@ -31,6 +32,15 @@ def test_every_configuration_is_readable(path: Path) -> None:
 @pytest.mark.parametrize("path", CHECKED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_host_knows_every_flag(path: Path) -> None:
     launch.check_flags(launch.read_config(path))
+
+
+@pytest.mark.parametrize("task", ["ner", "pos", "qa", "xnli"])
+def test_the_host_knows_every_cell_of_a_published_grid(task: str) -> None:
+    config = launch.read_config(REPOSITORY / f"run/configs/paper/{task}_wang2020.yaml")
+    cells = grid_of(config.grid)
+    assert len(cells) == len(set(map(tuple, cells))) == (9 if task == "xnli" else 6)
+    for cell in (cells[0], cells[-1]):
+        launch.check_flags(launch.override(config, cell))
 
 
 def write(path: Path, text: str) -> Path:

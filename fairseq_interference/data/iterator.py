@@ -32,6 +32,7 @@ _FLAGS = {
     "batch_size": "--batch-size/--max-tokens/--required-batch-size-multiple",
     "blocks": "blocks of each language",
     "languages": "--langs",
+    "few_shot": "--few-shot",
 }
 
 
