@@ -35,7 +35,8 @@ SPLITS = ("train", "dev", "test")
 SCORES = {"ner": tuple(SCHEMES), "qa": RULES}  # the first one is the default
 SCRIPTS = {"ner": "ner", "pos": "pos", "nli": "xnli", "qa": "qa"}  # kind of task -> name of its script
 OWN = {"seed": "seeds", "data": "data", "save-dir": "out", "eval-langs": "eval-langs", "few-shot": "few-shot"}
-OWN.update({"train-langs": "train-lang", "selection": "selection", "finetune-from-model": "checkpoint"})
+OWN.update({"train-langs": "train-lang", "source-lang": "train-lang"})
+OWN.update({"selection": "selection", "finetune-from-model": "checkpoint"})
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 
 
@@ -82,6 +83,8 @@ def check(args: argparse.Namespace) -> None:
         )
     if not re.fullmatch(r"(0|[1-9]\d*)(,(0|[1-9]\d*))*", args.seeds):
         raise UsageError("These are not seeds.", where="--seeds", value=args.seeds, allowed="such as 1,2,3")
+    if len(set(args.seeds.split(","))) != len(args.seeds.split(",")):
+        raise UsageError("A seed is named twice.", where="--seeds", value=args.seeds, allowed="each once")
     if args.selection == "target-dev" and not args.eval_langs:
         raise UsageError("Which languages select?", where="--selection target-dev", allowed="--eval-langs")
     unknown = [split for split in splits_of(args) if split not in SPLITS]
@@ -135,12 +138,14 @@ def grid_of(text: str) -> list[list[str]]:
     axes: dict[str, list[str]] = {}
     for part in text.split():
         key, equals, values = part.partition("=")
-        if not (key and equals and all(values.split(","))) or key in axes:
-            allowed = "KEY=A,B KEY=C,D, each key once"
+        key, several = key.lstrip("-").replace("_", "-"), values.split(",")
+        once = key not in axes and len(set(several)) == len(several)
+        if not (key and equals and all(several) and once) or "/" in part:  # a cell is the name of a folder
+            allowed = "KEY=A,B KEY=C,D, each key and each of its values once, without /"
             raise UsageError("This is no grid.", where="--grid", value=part, allowed=allowed)
         if key in OWN:
             raise UsageError("The script sets this itself.", where="--grid", value=part, next_step=f"give --{OWN[key]}")
-        axes[key] = [f"{key}={value}" for value in values.split(",")]
+        axes[key] = [f"{key}={value}" for value in several]
     return [list(cell) for cell in itertools.product(*axes.values())]
 
 

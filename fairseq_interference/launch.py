@@ -216,16 +216,26 @@ def check(config: TrainConfig) -> None:
     start = config.init_from or str(config.train.get("restore-file", ""))
     if start and not Path(start).is_file():
         raise DataError("There is no such checkpoint.", where="init_from", value=start)
-    check_flags(config)
+    parsed = check_flags(config)
     if config.task == "xlm_masked_lm":
         from fairseq_interference.data.folders import open_folders
 
         for note in open_folders(config.data, ",".join(config.langs)).notes:
             print(f"note: {note}", file=sys.stderr)
+    elif config.init_from:
+        from fairseq import tasks
+
+        from fairseq_interference.tasks._finetuning import FinetuningTask
+
+        if issubclass(tasks.TASK_REGISTRY[config.task], FinetuningTask):
+            tasks.setup_task(parsed.task)  # checks its flags against languages, labels and splits
 
 
-def check_flags(config: TrainConfig) -> None:
+def check_flags(config: TrainConfig) -> Any:
     """Let the host's own parser read the flags of a configuration (data and save folder need not be there).
+
+    Returns:
+        The host's configuration.
 
     Raises:
         UsageError: the parser's message, or options of the task out of range.
@@ -236,6 +246,7 @@ def check_flags(config: TrainConfig) -> None:
 
     register()
     from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     said = io.StringIO()
     try:
@@ -248,12 +259,12 @@ def check_flags(config: TrainConfig) -> None:
             where=f"{config.task}, {config.arch}",
             value=lines[-1].split("error: ")[-1],
         ) from None
+    found = convert_namespace_to_omegaconf(parsed)
     if config.task == "xlm_masked_lm":
-        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
         from fairseq_interference.tasks.xlm_masked_lm import XlmMaskedLmConfig
 
-        XlmMaskedLmConfig.check(convert_namespace_to_omegaconf(parsed).task)
+        XlmMaskedLmConfig.check(found.task)
+    return found
 
 
 # -- running --------------------------------------------------------------------------------------------------------

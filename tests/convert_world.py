@@ -148,6 +148,7 @@ def write_ours(folder: Path, arch: str = "xlm_joint_tiny", *flags: str, task: st
     from tagging_world import write_checkpoint
 
     from fairseq_interference.convert import checkpoint
+    from fairseq_interference.data.companions import write_companions
 
     pretrained = write_checkpoint(folder / "pretrained", ("xa", "xb"), arch, *flags)
     data = folder / "prepared" if task else folder / "pretrained" / "data"
@@ -162,7 +163,10 @@ def write_ours(folder: Path, arch: str = "xlm_joint_tiny", *flags: str, task: st
     torch.manual_seed(1)
     model = shake(made.build_model(cfg.model, from_checkpoint=True))
     checkpoint.save(folder / "checkpoint_best.pt", cfg, model.state_dict(), data)
-    made.write_beside(folder)
+    if labels:
+        made.write_beside(folder)
+    else:
+        write_companions(folder, made.languages, pretrained.parent / "dict.txt", pretrained.parent / "tokenizer")
     return folder / "checkpoint_best.pt"
 
 

@@ -202,6 +202,36 @@ def test_a_grid_is_searched_on_the_dev_split_and_the_best_is_scored(world: Path)
         )
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--few-shot", "2"], "Few shots of what?"),
+        (["--few-shot", "2", "--eval-langs", "xa"], "Few shots of what?"),
+        (["--train-lang", ""], "a language to train on"),
+        (["--set", "best-checkpoint-metric=f7"], "accuracy"),
+        (["--set", "head-lr=foo"], "--head-lr"),
+        (["--grid", "head-lr=x1,foo"], "--head-lr"),
+        (["--grid", "train_langs=xa,xb"], "give --train-lang"),
+        (["--grid", "lr=1e-3,1e-3"], "no grid"),
+        (["--grid", "lr=1e-3 --lr=1e-4"], "no grid"),
+        (["--grid", "freeze=a,../../b"], "no grid"),
+        (["--seeds", "1,1"], "A seed is named twice"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    from fairseq_interference import finetune
+
+    write_prepared(world / "dry", {"train": 4, "dev": 3})
+    monkeypatch.chdir(world)
+    command = ["--task", "ner", "--checkpoint", "pretrained/checkpoint_last.pt", "--data", "dry", "--train-lang", "xa"]
+    assert finetune.main([*command, "--dry-run"]) == 0
+    assert finetune.main([*command, "--dry-run", *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (world / "finetune" / "dry").exists()
+
+
 @pytest.mark.parametrize("kind", ["nli", "qa"])
 def test_two_workers_validate_as_one(world: Path, kind: str) -> None:
     """The same measures of the same weights, whoever had which examples."""

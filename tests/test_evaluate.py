@@ -31,9 +31,10 @@ def evaluate(gold: Path, predictions: Path, *flags: str) -> int:
     return main(["evaluate", "--task", "ner", "--gold", str(gold), "--predictions", str(predictions), *flags])
 
 
+@pytest.mark.parametrize("flag", ["--rules", "--scheme"])
 @pytest.mark.parametrize("scheme", ["iob2", "conlleval"])
-def test_json(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], scheme: str) -> None:
-    assert evaluate(*files, "--json", "--scheme", scheme, "--lang", "en") == 0
+def test_json(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], scheme: str, flag: str) -> None:
+    assert evaluate(*files, "--json", flag, scheme, "--lang", "en") == 0
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     result = json.loads(out)

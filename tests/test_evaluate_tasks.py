@@ -323,6 +323,11 @@ def test_flag_of_another_task_is_refused(evaluate: Evaluate, task: str, flags: l
     assert f"{flags[0]} says nothing about --task {task}" in evaluate.refused(task, GOLD[task], *flags, code=2)
 
 
+@pytest.mark.parametrize(("task", "rules"), [("qa", "iob2"), ("qa", "Squad")])
+def test_rules_of_another_task_are_refused(evaluate: Evaluate, task: str, rules: str) -> None:
+    assert "--task qa: squad, mlqa" in evaluate.refused(task, GOLD["qa"], "--rules", rules, code=2)
+
+
 def test_both_files_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--task", "qa", "--gold", "x"]) == 2
     assert "--task qa needs --predictions" in capsys.readouterr().err

@@ -70,7 +70,15 @@ def test_quoted_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"Yes."\tb\t1\n', '"Yes." he said\tb\t1\n', 'a "\tb\t1\n', '"a\tb""\t1\nx\ty\t0\n', '"a" ""b""\tc\t0\n']
+    "text",
+    [
+        '"Yes."\tb\t1\n',
+        '"Yes." he said\tb\t1\n',
+        'a "\tb\t1\n',
+        '"a\tb""\t1\nx\ty\t0\n',
+        '"a" ""b""\tc\t0\n',
+        'a\tb\t0\n"he said\tb\t0\nc\td\t1\nhe left"\te\t1\n',  # read with quoting it would be two pairs
+    ],
 )
 def test_quotes_of_an_unquoted_table_are_text(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "file.tsv", text)

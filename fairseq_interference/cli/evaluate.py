@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from fairseq_interference.cli.evaluate_words import notes, table
+from fairseq_interference.data.readers import pos
 from fairseq_interference.data.readers.labels import LabelMap
 from fairseq_interference.data.readers.layouts import FORMATS
 from fairseq_interference.errors import DONE, UsageError
@@ -19,7 +20,6 @@ from fairseq_interference.evaluation.score_files import score_ner_files
 from fairseq_interference.evaluation.score_nli import score_nli_files
 from fairseq_interference.evaluation.score_pos import score_pos_files
 from fairseq_interference.evaluation.score_qa import score_qa_files
-from fairseq_interference.evaluation.score_reading import parse_map
 from fairseq_interference.languages import check_code
 
 HELP = "score predictions (ner, pos, nli, qa), or a checkpoint: perplexity (mlm), sentence retrieval (retrieval)"
@@ -31,8 +31,10 @@ ONLY: dict[str, dict[str, Any]] = {
     "ner": {"scheme": "iob2", "format": "auto", "predictions_format": None, "label_map": None, "no_repair": False},
     "pos": {"tag_map": None},
     "nli": {"labels": None},
-    "qa": {"rules": "squad", "normal_form": "NFC"},
+    "qa": {"normal_form": "NFC"},
 }
+#: task -> what --rules may say; the first is the default
+OWN_RULES: dict[str, tuple[str, ...]] = {"ner": tuple(SCHEMES), "qa": tuple(RULES)}
 #: flags of files with predictions
 FILES: dict[str, Any] = {"gold": None, "predictions": None, "against": None}
 #: flags of a comparison, which need --against
@@ -53,11 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("--task ner, pos, nli, qa")
     group.add_argument("--gold", metavar="FILE", help="official file")
     group.add_argument("--predictions", metavar="FILE", help="the same examples with predicted labels or answers")
+    known = "; ".join(f"{task}: {', '.join(names)}" for task, names in OWN_RULES.items())
+    group.add_argument("--rules", metavar="NAME", help=f"how they are compared ({known}; the first is the default)")
     group.add_argument("--against", metavar="FILE", help="other predictions: adds the difference, by paired bootstrap")
     group.add_argument("--bootstrap", type=int, default=DRAWS["bootstrap"], metavar="N", help="draws [%(default)s]")
     group.add_argument("--seed", type=int, default=DRAWS["seed"], help="of the draws [%(default)s]")
     group = parser.add_argument_group("--task ner")
-    group.add_argument("--scheme", choices=tuple(SCHEMES), default="iob2", help="reading of entities [%(default)s]")
+    group.add_argument("--scheme", choices=tuple(SCHEMES), default="iob2", help="the same as --rules")
     group.add_argument("--format", default="auto", metavar="NAME", help=f"of both files: {', '.join(FORMATS)}")
     group.add_argument("--predictions-format", metavar="NAME", help="of the predictions, if it differs")
     group.add_argument("--label-map", metavar="FILE|A=B,…", help="entity types renamed in both files; A=O drops A")
@@ -67,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("--task nli")
     group.add_argument("--labels", metavar="A,B,…", help="the label set in its order (known: XNLI's, and 0,1)")
     group = parser.add_argument_group("--task qa")
-    group.add_argument("--rules", choices=RULES, default="squad", help="what of an answer is compared [%(default)s]")
     group.add_argument("--normal-form", choices=NORMAL_FORMS, default="NFC", help="of both sides [%(default)s]")
     parser.epilog = "evaluate --task mlm --help and --task retrieval --help show the flags of these tasks."
     _add_later(parser)
@@ -112,6 +115,10 @@ def _check_flags(args: argparse.Namespace) -> None:
                 raise UsageError(
                     f"--{name} says nothing without --against.", where=f"--{name}", allowed="--against FILE"
                 )
+    if args.rules is not None and args.rules not in OWN_RULES.get(args.task, ()):
+        allowed = "; ".join(f"--task {task}: {', '.join(names)}" for task, names in OWN_RULES.items())
+        what = f"--rules says nothing about --task {args.task}." if args.task not in OWN_RULES else "No such rules."
+        raise UsageError(what, where="--rules", value=args.rules, allowed=allowed)
     others = {task: flags for task, flags in ONLY.items() if task != args.task}
     for task, flags in {**others, **({", ".join(ONLY): FILES} if args.task in OF_MODELS else {})}.items():
         for name, default in flags.items():
@@ -137,15 +144,15 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
 def _how(args: argparse.Namespace) -> dict[str, Any]:
     """What the scorer of the task is told besides its files."""
     if args.task == "pos":
-        return {"lang": args.lang, "tag_map": parse_map(args.tag_map, "--tag-map")}
+        return {"lang": args.lang, "tag_map": args.tag_map and pos.parse_tag_map(args.tag_map)}
     if args.task == "nli":
         labels = None if args.labels is None else [label.strip() for label in args.labels.split(",")]
         return {"lang": args.lang, "labels": labels}
     if args.task == "qa":
-        return {"lang": args.lang, "rules": args.rules, "normal_form": args.normal_form}
+        return {"lang": args.lang, "rules": args.rules or RULES[0], "normal_form": args.normal_form}
     return {
         "lang": args.lang,
-        "scheme": args.scheme,
+        "scheme": args.rules or args.scheme,
         "format": args.format,
         "predictions_format": args.predictions_format,
         "label_map": None if args.label_map is None else LabelMap.parse(args.label_map),

@@ -135,7 +135,7 @@ class QaEncoder:
 
 
 def _place(question: Question) -> str:
-    return f"line {question.line} of the prepared split"
+    return f"line {question.line} of the prepared split" if question.line else f"question {question.id}, from 0"
 
 
 def collate_questions(

@@ -65,8 +65,8 @@ def fill_masks(loaded: Loaded, texts: Sequence[str], lang: str, top_k: int) -> l
         UsageError: see :func:`_pieces`; or ``top_k`` < 1. DictionaryError: no ``<mask>`` in the dictionary.
         LanguageError: a language that the model cannot route. TokenizerError: no tokenizer.
     """
-    if top_k < 1:
-        raise UsageError("At least 1.", where="top_k", value=top_k)
+    if type(top_k) is not int or top_k < 1:
+        raise UsageError("At least 1.", where="top_k", value=repr(top_k))
     dictionary, where = loaded.dictionary, route(loaded, lang)
     mask = dictionary.index(MASK)
     if mask == dictionary.unk():

@@ -94,7 +94,7 @@ def layer_number(layer: int, layers: int, where: str = "layer") -> int:
     Raises:
         UsageError: there is no such layer.
     """
-    if not -layers - 1 <= layer <= layers:
+    if type(layer) is not int or not -layers - 1 <= layer <= layers:
         allowed = f"0 (embeddings) to {layers}, or -1 (last) to {-layers - 1}"
         raise UsageError("The encoder has no such layer.", where=where, value=layer, allowed=allowed)
     return layer % (layers + 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from fairseq_interference.data.readers.lines import BOM, PathLike, bare, is_blank, read_lines, shown
-from fairseq_interference.errors import DataError, ScoringError, UsageError
+from fairseq_interference.errors import DataError, ScoringError
 
 
 class Item(NamedTuple):
@@ -85,22 +85,6 @@ def text_of(record: Mapping[str, Any], names: Sequence[str], where: str, numbers
         return str(value)
     allowed = "a text or a whole number" if numbers else "a text"
     raise DataError(f"The value of {there[0]} is no text.", where=where, value=json.dumps(value), allowed=allowed)
-
-
-def parse_map(text: Optional[str], where: str) -> dict[str, str]:
-    """``A=B,C=D`` as a dictionary; empty for None.
-
-    Raises:
-        UsageError: a part that is no pair, or a name that is mapped twice.
-    """
-    found: dict[str, str] = {}
-    for part in (text or "").split(",") if text is not None else ():
-        source, equals, target = part.strip().partition("=")
-        if not (source and equals and target) or source in found:
-            what = "A map is pairs, each name mapped once."
-            raise UsageError(what, where=where, value=part or text, allowed="A=B,C=D")
-        found[source] = target
-    return found
 
 
 def check_items(gold: Sequence[Item], predicted: Sequence[Item], files: tuple[str, str], unit: str) -> None:

@@ -25,6 +25,7 @@ from fairseq_interference.errors import CheckpointError, DataError, LanguageErro
 from fairseq_interference.languages import LanguageList, parse_codes
 from fairseq_interference.optim.head_rate import freeze, rate_of_head
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts, inner_optimizer
+from fairseq_interference.optim.rates import Rate
 from fairseq_interference.stages import write_json, write_text
 from fairseq_interference.tasks._finetuning_config import FinetuningConfig, selection
 
@@ -140,6 +141,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
 
     def _check_flags(self) -> None:
         """Everything that can be known before a model is built."""
+        Rate.parse(self.cfg.head_lr, "--head-lr")
         if not self.train_langs:
             raise UsageError(
                 "Fine-tuning needs a language to train on.",

@@ -37,8 +37,8 @@ def parse_pairs(text: str, flag: str, allowed: str) -> dict[str, str]:
     found = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         source, _, target = (part.strip() for part in pair.partition("="))
-        if not (source and target):
-            raise UsageError("This is not FROM=TO.", where=flag, value=pair, allowed=allowed)
+        if not (source and target) or source in found:
+            raise UsageError("This is not FROM=TO, each name once.", where=flag, value=pair, allowed=allowed)
         found[source] = target
     return found
 

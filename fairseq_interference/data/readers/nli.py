@@ -109,7 +109,8 @@ def _read_table(lines: Sequence[str], path: str, format: str) -> tuple[PairFile,
                 f"This line has {len(row.cells)} columns, not {columns.width}.",
                 where=f"{path}:{row.line}",
                 value=shown(row.text),
-                next_step="mend the file, or name the layout with --format: " + ", ".join(FORMATS),
+                next_step="mend the file, or name the layout where the data is prepared (--format): "
+                + ", ".join(FORMATS),
             )
         texts = [cell.text for cell in row.cells]
         label, lang, own = (None if at is None else texts[at] for at in (columns.label, columns.lang, columns.id))

@@ -103,7 +103,7 @@ def set_labels(file: PairFile, label_set: Sequence[str] = (), label_map: Optiona
                 where=where,
                 value=label,
                 allowed=f"{' '.join(file.label_set)}, or {NO_MAJORITY} for none",
-                next_step="map it with --label-map, or name another set with --labels",
+                next_step="name another set with --labels, or map it where the data is prepared (--label-map)",
             )
         pair.label = None if label == NO_MAJORITY else label
         if pair.raw is not None and pair.label is None and pair.raw != NO_MAJORITY:

@@ -131,7 +131,10 @@ def _bad_quote(text: str, where: str) -> DataError:
 
 
 def is_quoted(lines: Sequence[str], path: str) -> bool:
-    """Whether a table is csv-quoted: every ``"`` fits, and some field needed its quotes or all fields have them."""
+    """Whether a table is csv-quoted: every ``"`` fits, and some field needed its quotes or all fields have them.
+
+    A TAB or LF between quotes shows nothing where every line has as many TABs as the others: they part columns there.
+    """
     if not any('"' in line for line in lines):
         return False
     try:
@@ -139,7 +142,11 @@ def is_quoted(lines: Sequence[str], path: str) -> bool:
     except DataError:
         return False
     marked = [cell for cell in cells if cell.quoted]
-    return len(marked) == len(cells) or any(mark in cell.text for cell in marked for mark in '"\t\n')
+    held = any(mark in cell.text for cell in marked for mark in "\t\n")
+    even = len({line.count("\t") for line in lines if not is_blank(line)}) == 1
+    if len(marked) == len(cells) or (held and even):
+        return len(marked) == len(cells)
+    return held or any('"' in cell.text for cell in marked)
 
 
 def columns(first: Row, where: str) -> Columns:
