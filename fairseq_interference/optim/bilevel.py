@@ -131,7 +131,7 @@ def meta_gradient(
         else:
             g, h = _distinct(train_grads[0], rows), _distinct(train_grads[1], columns)
         factors = _factors(inner_rule, g, _Chosen(preconditioner or [], rows))
-        step.place((x * factor for x, factor in zip(g, factors)), -inner_lr)
+        step.place(g, -inner_lr, factors)
         v, direct = step.run(val, step.theta, step.phi)
         step.generators = rng_state()
         w = _pulled_back(inner_rule, v, g, factors)
@@ -185,16 +185,22 @@ class _Step:
         self.place()
         set_rng_state(self.generators)
 
-    def place(self, direction: Optional[Iterable[Any]] = None, scale: float = 0.0) -> None:
-        """theta = start + scale * direction, summed in float32 or wider and rounded once; start without direction."""
+    def place(
+        self, direction: Optional[Tensors] = None, scale: float = 0.0, factors: Optional[Iterable[Any]] = None
+    ) -> None:
+        """theta = start + scale * direction * factors, summed in float32 or wider and rounded once; start without."""
         with torch.no_grad():
-            for parameter, start, shift in zip(self.theta, self.start, direction or repeat(None)):
+            for parameter, start, shift, factor in zip(
+                self.theta, self.start, direction or repeat(None), factors or repeat(None)
+            ):
                 if shift is None:
                     parameter.copy_(start)
-                elif parameter.dtype == _wide(parameter):
+                elif parameter.dtype != _wide(parameter):
+                    parameter.copy_(torch.add(start, shift if factor is None else shift * factor, alpha=scale))
+                elif factor is None:
                     torch.add(start, shift, alpha=scale, out=parameter)
                 else:
-                    parameter.copy_(torch.add(start, shift, alpha=scale))
+                    torch.addcmul(start, shift, factor, value=scale, out=parameter)
         torch.clear_autocast_cache()  # under autocast around the call, half copies of the old theta would be used
 
     def run(self, losses: Closures, theta: Tensors, phi: Tensors, rng: RngStates = None) -> tuple[Tensors, Tensors]:

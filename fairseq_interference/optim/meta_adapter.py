@@ -193,7 +193,8 @@ class MetaAdapter(FairseqAdam):
         root: torch.Tensor = state["exp_avg_sq"].float().mul(decay).addcmul_(some, some, value=1 - decay).sqrt_()
         known = {} if known is None else known
         if id(parameter) not in known:
-            known[id(parameter)] = _median(root), bool(root.amin() == 0)
+            has_zeros = bool(root.amin() == 0)
+            known[id(parameter)] = _median(root, has_zeros), has_zeros
         median, has_zeros = known[id(parameter)]
         if has_zeros:
             root.masked_fill_(root == 0, math.inf)
@@ -206,14 +207,15 @@ class MetaAdapter(FairseqAdam):
         return int(min((state["step"] for state in states if state), default=0))
 
 
-def _median(values: torch.Tensor) -> float:
+def _median(values: torch.Tensor, has_zeros: bool) -> float:
     """Of those over 0 among at most 4,096 evenly spaced ones; the largest of all if none of them is."""
     flat = values.reshape(-1)
     stride = -(-flat.numel() // 4096)
     while math.gcd(stride, *values.shape[-1:]) > 1:  # or some columns would never be looked at
         stride += 1
     few = flat[::stride]
-    few = few[few > 0]
+    if has_zeros:
+        few = few[few > 0]
     return float((few if len(few) else flat.max()).median())
 
 
