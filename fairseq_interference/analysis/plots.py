@@ -1,15 +1,18 @@
 """All figures: matplotlib without a display, colours that the colour-blind can tell apart, PNG and PDF.
 
-Bars are in the order of the table's languages; a missing value is written as such, never drawn as 0.
+Bars are in the order of the table's languages; a missing value is written as such, never drawn as 0. Studies describe
+their figures (:class:`Lines`, :class:`Heat`, :class:`Points`) from their files; a panel is as wide as a paper's column.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from fairseq_interference.errors import DataError
 from fairseq_interference.evaluation.report_cells import Table
@@ -19,6 +22,84 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#0
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++")
 
 Bar = tuple[Optional[float], Optional[float]]  # height, sd: None where missing
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", ":", "-.")
+PANEL = (3.4, 2.6)  # inches: a column of a paper
+BIG = 12  # rows or columns of a heat map that has no numbers in its cells any more
+
+
+class NothingToDraw(Exception):
+    """A figure without a single value: says why; an empty panel is never drawn."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line: places, heights (None breaks it), and the ends of its interval where there is one."""
+
+    x: Sequence[float]
+    y: Sequence[Optional[float]]
+    low: Optional[Sequence[Optional[float]]] = None
+    high: Optional[Sequence[Optional[float]]] = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves in one panel; ``zero`` marks the height 0, ``integers`` puts ticks at whole numbers only."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    xlabel: str
+    ylabel: str
+    zero: bool = False
+    integers: bool = False
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A matrix in one panel; ``values[row][column]``, None is crossed out.
+
+    ``centre`` is the value of the neutral colour (a diverging scale, symmetric around it); None: light to dark.
+    """
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[Optional[float]]]
+    label: str
+    centre: Optional[float] = 0.0
+    xlabel: str = ""
+    ylabel: str = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Named points in one panel: name -> (x, y, half-width of y's interval or None)."""
+
+    title: str
+    points: Mapping[str, tuple[float, float, Optional[float]]]
+    xlabel: str
+    ylabel: str
+    zero: bool = False
+
+
+Panel = Union[Lines, Heat, Points]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a study wants drawn.
+
+    Attributes:
+        name: of the files, without suffix; begins with the study's name.
+        title: above the panels; says the sample size.
+        reading: a sentence on how to read it.
+        panels: side by side, two a row; lines of the same names share colours and one legend.
+    """
+
+    name: str
+    title: str
+    reading: str
+    panels: Sequence[Panel]
 
 
 def require() -> None:
@@ -129,3 +210,157 @@ def draw(table: Table, title: str, folder: Path, name: str) -> list[Path]:
         for column, gap in gaps.items():
             series[column].append(_scaled(table, gap.mean, gap.sd))
     return bars(groups, series, f"{title}\nerror bars: sample sd over seeds", _unit(table), folder, f"scores-{name}")
+
+
+# -- figures of studies -------------------------------------------------------------------------------------------
+
+
+def draw_figure(figure: Figure, folder: Path) -> list[Path]:
+    """Draw a figure as ``NAME.png`` and ``NAME.pdf``; panels without a value are left out.
+
+    Raises:
+        NothingToDraw: no panel has a value.
+    """
+    panels = [panel for panel in figure.panels if _has_values(panel)]
+    if not panels:
+        raise NothingToDraw("no value to draw")
+    plt = _pyplot()
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    heights = [max(_height(panel) for panel in panels[row * columns : (row + 1) * columns]) for row in range(rows)]
+    names = list(dict.fromkeys(name for panel in panels if isinstance(panel, Lines) for name in panel.curves))
+    legend_rows = math.ceil(len(names) / _legend_columns(names, columns)) if len(names) > 1 else 0
+    size = (PANEL[0] * columns, sum(heights) + 0.16 * legend_rows + 0.18 * (figure.title.count("\n") + 1))
+    canvas, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, height_ratios=heights)
+    for place, panel in zip(axes.flat, panels):
+        _DRAW[type(panel)](place, panel, names)
+        place.set_title(panel.title, fontsize=8)
+        place.tick_params(labelsize=7)
+    for place in list(axes.flat)[len(panels) :]:
+        place.set_axis_off()
+    canvas.suptitle(figure.title, fontsize=8)
+    if legend_rows:
+        handles = [
+            plt.Line2D([], [], color=_colour(number), marker=_marker(number), linestyle=_dash(number), markersize=3)
+            for number in range(len(names))
+        ]
+        canvas.legend(handles, names, loc="outside lower center", ncols=_legend_columns(names, columns), fontsize=7)
+    paths = save(canvas, folder, figure.name)
+    plt.close(canvas)
+    return paths
+
+
+def _legend_columns(names: Sequence[str], columns: int) -> int:
+    widest = max(len(name) for name in names)
+    return max(1, min(len(names), int(columns * 52 / (widest + 8))))
+
+
+def _has_values(panel: Panel) -> bool:
+    if isinstance(panel, Lines):
+        return any(y is not None for curve in panel.curves.values() for y in curve.y)
+    if isinstance(panel, Heat):
+        return any(value is not None for row in panel.values for value in row)
+    return bool(panel.points)
+
+
+def _height(panel: Panel) -> float:
+    return max(PANEL[1], 0.2 * len(panel.rows) + 0.9) if isinstance(panel, Heat) else PANEL[1]
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _marker(number: int) -> str:
+    return MARKERS[number % len(MARKERS)]
+
+
+def _dash(number: int) -> str:
+    return DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def _labels(place: Any, panel: Any) -> None:
+    place.set_xlabel(panel.xlabel, fontsize=8)
+    place.set_ylabel(panel.ylabel, fontsize=8)
+
+
+def _numbers(values: Sequence[Optional[float]]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _draw_lines(place: Any, panel: Lines, names: Sequence[str]) -> None:
+    for label, curve in panel.curves.items():
+        number = names.index(label)
+        place.plot(
+            curve.x,
+            _numbers(curve.y),
+            color=_colour(number),
+            marker=_marker(number),
+            linestyle=_dash(number),
+            markersize=3,
+            linewidth=1.2,
+        )
+        if curve.low is not None and curve.high is not None:
+            place.fill_between(
+                curve.x, _numbers(curve.low), _numbers(curve.high), color=_colour(number), alpha=0.18, linewidth=0
+            )
+    if panel.zero:
+        place.axhline(0, color="black", linewidth=0.8)
+    if panel.integers:
+        ticker = importlib.import_module("matplotlib.ticker")
+        place.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    _labels(place, panel)
+
+
+def _draw_heat(place: Any, panel: Heat, names: Sequence[str]) -> None:
+    values = [_numbers(row) for row in panel.values]
+    known = [value for row in values for value in row if not math.isnan(value)]
+    if panel.centre is None:
+        scale = {"cmap": "cividis", "vmin": min(known), "vmax": max(known)}
+    else:
+        reach = max(abs(value - panel.centre) for value in known) or 1.0
+        scale = {"cmap": "PuOr", "vmin": panel.centre - reach, "vmax": panel.centre + reach}
+    image = place.imshow(values, aspect="auto", **scale)
+    place.set_xticks(range(len(panel.columns)), list(panel.columns), rotation=45 if _is_wide(panel.columns) else 0)
+    place.set_yticks(range(len(panel.rows)), list(panel.rows))
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if math.isnan(value):
+                place.text(column, row, "×", ha="center", va="center", fontsize=7, color="grey")
+            elif max(len(panel.rows), len(panel.columns)) <= BIG:
+                red, green, blue, _ = image.cmap(image.norm(value))
+                ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+                place.text(column, row, _short(value), ha="center", va="center", fontsize=6, color=ink)
+    place.figure.colorbar(image, ax=place).set_label(panel.label, fontsize=7)
+    _labels(place, panel)
+
+
+def _is_wide(labels: Sequence[str]) -> bool:
+    return sum(len(label) + 1 for label in labels) > 26
+
+
+def _short(value: float) -> str:
+    """Three digits, the sign kept."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+
+
+def _draw_points(place: Any, panel: Points, names: Sequence[str]) -> None:
+    for number, (name, (x, y, half)) in enumerate(panel.points.items()):
+        place.errorbar(
+            x,
+            y,
+            yerr=half,
+            color=_colour(number),
+            marker=_marker(number),
+            markersize=4,
+            capsize=2,
+            linewidth=1,
+        )
+        place.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+    if panel.zero:
+        place.axhline(0, color="black", linewidth=0.8)
+    place.margins(x=0.15)
+    _labels(place, panel)
+
+
+_DRAW: dict[type, Any] = {Lines: _draw_lines, Heat: _draw_heat, Points: _draw_points}

@@ -27,6 +27,7 @@ VERBS = {
     "report": "report",
     "compare": "compare",
     "convert": "convert",
+    "diagnose": "diagnose",
 }
 
 
