@@ -82,7 +82,17 @@ class Points:
     zero: bool = False
 
 
-Panel = Union[Lines, Heat, Points]
+@dataclass(frozen=True)
+class Intervals:
+    """Rows of differences around 0: name -> (mean, low, high); low and high None without an interval."""
+
+    title: str
+    rows: Mapping[str, tuple[float, Optional[float], Optional[float]]]
+    xlabel: str
+    ylabel: str = ""
+
+
+Panel = Union[Lines, Heat, Points, Intervals]
 
 
 @dataclass(frozen=True)
@@ -93,13 +103,15 @@ class Figure:
         name: of the files, without suffix; begins with the study's name.
         title: above the panels; says the sample size.
         reading: a sentence on how to read it.
-        panels: side by side, two a row; lines of the same names share colours and one legend.
+        panels: side by side; lines of the same names share colours and one legend.
+        columns: panels in a row.
     """
 
     name: str
     title: str
     reading: str
     panels: Sequence[Panel]
+    columns: int = 2
 
 
 def require() -> None:
@@ -225,12 +237,15 @@ def draw_figure(figure: Figure, folder: Path) -> list[Path]:
     if not panels:
         raise NothingToDraw("no value to draw")
     plt = _pyplot()
-    columns = min(2, len(panels))
+    columns = min(figure.columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     heights = [max(_height(panel) for panel in panels[row * columns : (row + 1) * columns]) for row in range(rows)]
     names = list(dict.fromkeys(name for panel in panels if isinstance(panel, Lines) for name in panel.curves))
     legend_rows = math.ceil(len(names) / _legend_columns(names, columns)) if len(names) > 1 else 0
-    size = (PANEL[0] * columns, sum(heights) + 0.16 * legend_rows + 0.18 * (figure.title.count("\n") + 1))
+    size = (
+        PANEL[0] * max(columns, _width(panels)),
+        sum(heights) + 0.16 * legend_rows + 0.18 * (figure.title.count("\n") + 1),
+    )
     canvas, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, height_ratios=heights)
     for place, panel in zip(axes.flat, panels):
         _DRAW[type(panel)](place, panel, names)
@@ -260,11 +275,19 @@ def _has_values(panel: Panel) -> bool:
         return any(y is not None for curve in panel.curves.values() for y in curve.y)
     if isinstance(panel, Heat):
         return any(value is not None for row in panel.values for value in row)
-    return bool(panel.points)
+    return bool(panel.rows if isinstance(panel, Intervals) else panel.points)
 
 
 def _height(panel: Panel) -> float:
+    if isinstance(panel, Intervals):
+        return 0.22 * len(panel.rows) + 0.9
     return max(PANEL[1], 0.2 * len(panel.rows) + 0.9) if isinstance(panel, Heat) else PANEL[1]
+
+
+def _width(panels: Sequence[Panel]) -> int:
+    """Columns of a paper that one panel needs: two where rows have long names."""
+    names = [name for panel in panels if isinstance(panel, Intervals) for name in panel.rows]
+    return 2 if any(len(name) > 12 for name in names) else 1
 
 
 def _colour(number: int) -> str:
@@ -363,4 +386,18 @@ def _draw_points(place: Any, panel: Points, names: Sequence[str]) -> None:
     _labels(place, panel)
 
 
-_DRAW: dict[type, Any] = {Lines: _draw_lines, Heat: _draw_heat, Points: _draw_points}
+def _draw_intervals(place: Any, panel: Intervals, names: Sequence[str]) -> None:
+    for number, (mean, low, high) in enumerate(panel.rows.values()):
+        sure = low is not None and high is not None and low * high > 0
+        if low is not None and high is not None:
+            place.plot([low, high], [number, number], color=COLOURS[0], linewidth=1.2)
+        place.plot(
+            [mean], [number], color=COLOURS[0], marker="o", markersize=4, markerfacecolor=None if sure else "white"
+        )
+    place.axvline(0, color="black", linewidth=0.8)
+    place.set_yticks(range(len(panel.rows)), list(panel.rows))
+    place.set_ylim(len(panel.rows) - 0.5, -0.5)
+    _labels(place, panel)
+
+
+_DRAW: dict[type, Any] = {Lines: _draw_lines, Heat: _draw_heat, Points: _draw_points, Intervals: _draw_intervals}
