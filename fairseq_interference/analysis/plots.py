@@ -354,7 +354,9 @@ def _draw_heat(place: Any, panel: Heat, names: Sequence[str]) -> None:
                 red, green, blue, _ = image.cmap(image.norm(value))
                 ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
                 place.text(column, row, _short(value), ha="center", va="center", fontsize=6, color=ink)
-    place.figure.colorbar(image, ax=place).set_label(panel.label, fontsize=7)
+    bar = place.figure.colorbar(image, ax=place)
+    bar.set_label(panel.label, fontsize=7)
+    bar.ax.tick_params(labelsize=7)
     _labels(place, panel)
 
 
@@ -382,7 +384,7 @@ def _draw_points(place: Any, panel: Points, names: Sequence[str]) -> None:
         place.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
     if panel.zero:
         place.axhline(0, color="black", linewidth=0.8)
-    place.margins(x=0.15)
+    place.margins(x=0.15, y=0.15)
     _labels(place, panel)
 
 

@@ -94,4 +94,5 @@ def _rho(study: Study, column: str) -> str:
     found = _one(study.tables["correlations"], of="similarity", **{"with": column})
     if found is None or found["rho"] is None:
         return "no rank correlation"
-    return f"rho = {found['rho']:+.2f} (p = {found['p']:.3f}, n = {found['n']})"
+    chance = "p < 0.001" if found["p"] < 0.001 else f"p = {found['p']:.3f}"
+    return f"rho = {found['rho']:+.2f} ({chance}, n = {found['n']})"
