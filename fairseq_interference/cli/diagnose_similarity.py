@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_interference.analysis import similarity
+from fairseq_interference.analysis.gradients import interval
 from fairseq_interference.analysis.study import Row, Study, read_study
 from fairseq_interference.cli import diagnose_corpus_size as base
 from fairseq_interference.errors import DataError, UsageError
@@ -71,9 +72,11 @@ def similarities(first: str, truth: Optional[Path], given: list[str]) -> dict[st
 
 
 def conflict_of(folder: Path) -> Optional[Row]:
-    """Cosine between the languages of a model of two, from its gradients study; None if there is none."""
+    """Cosine between the languages of a model of two, over its seeds, from its gradients study; None without one."""
     path = folder / "gradients" / "gradients.json"
     if not path.is_file():
         return None
-    rows = [row for row in read_study(path).tables["summary"] if row["group"] == "all" and row["one"] != row["other"]]
-    return rows[0] if len(rows) == 1 else None
+    rows = [row for row in read_study(path).tables["summary"] if row["one"] != row["other"]]
+    if len({(row["one"], row["other"]) for row in rows}) != 1:
+        return None
+    return interval(row["mean"] for row in rows)._asdict()
