@@ -32,7 +32,7 @@ ARCHS = [
 EXPECTED = {
     "archs": ARCHS,
     "tasks": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
-    "criterions": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
+    "criterions": ["l0_masked_lm", "xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
 }
 
 

@@ -18,6 +18,7 @@ from fairseq_interference.languages import LanguageList
 from fairseq_interference.models._encoder import EncoderLayer
 from fairseq_interference.modules.adapter import AdapterSlot
 from fairseq_interference.modules.language_parameters import LanguageEmbeddings
+from fairseq_interference.modules.masks import NAME as MASKS
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +145,20 @@ def fit_token_heads(model: Any, state: State, prefix: str) -> None:
         if stem + key not in state:
             logger.info("not in the checkpoint, starts fresh: token_heads.%s", key)
             state[stem + key] = value
+
+
+def fit_masks(model: Any, state: State, prefix: str) -> None:
+    """Let L0 masks that the checkpoint lacks start fresh; drop those of a model that has none."""
+    stem, own = f"{prefix}{MASKS}.", getattr(model, MASKS, None)
+    if own is None:
+        dropped = [key for key in state if key.startswith(stem)]
+        for key in dropped:
+            del state[key]
+        if dropped:
+            logger.info("the checkpoint's masks are left out: this is its body")
+        return
+    for key, value in own.state_dict().items():
+        state.setdefault(stem + key, value)
 
 
 def refusal(error: Exception) -> CheckpointError:

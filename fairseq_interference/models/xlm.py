@@ -151,6 +151,7 @@ class XLMModel(RobertaModel):
         state_dicts.fit_copies(self, state_dict, prefix)
         state_dicts.fit_added(self, state_dict, prefix)
         state_dicts.fit_token_heads(self, state_dict, prefix)
+        state_dicts.fit_masks(self, state_dict, prefix)
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs: Any) -> Any:
         """Load, strictly by default.

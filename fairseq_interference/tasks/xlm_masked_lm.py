@@ -109,6 +109,7 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
         self.dictionary_digest = digest_of_file(folders.dictionary)
         self.mask_idx = dictionary.add_symbol("<mask>")
         self.validated: list[str] = []
+        self.built_model: Any = None  # for a criterion that adds to it
         self._recorded = False
 
     @classmethod
@@ -129,7 +130,8 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
             for note in self.folders.notes:
                 logger.info("%s", note)
             check_companions(self.cfg.save_dir, self.languages, self.folders.dictionary)
-        return super().build_model(cfg, from_checkpoint)
+        self.built_model = super().build_model(cfg, from_checkpoint)
+        return self.built_model
 
     # -- data ---------------------------------------------------------------------------------------------------
 
