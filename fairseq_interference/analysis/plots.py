@@ -7,6 +7,7 @@ their figures (:class:`Lines`, :class:`Heat`, :class:`Points`) from their files;
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,7 @@ def require() -> None:
 
 def _pyplot() -> Any:
     require()
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # a module of the host turns every logger to DEBUG
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
@@ -331,7 +333,9 @@ def _draw_heat(place: Any, panel: Heat, names: Sequence[str]) -> None:
                 red, green, blue, _ = image.cmap(image.norm(value))
                 ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
                 place.text(column, row, _short(value), ha="center", va="center", fontsize=6, color=ink)
-    place.figure.colorbar(image, ax=place).set_label(panel.label, fontsize=7)
+    bar = place.figure.colorbar(image, ax=place)
+    bar.set_label(panel.label, fontsize=7)
+    bar.ax.tick_params(labelsize=7)
     _labels(place, panel)
 
 
