@@ -87,8 +87,8 @@ def _components(rows: Sequence[Row], size: str, suffix: str) -> Figure:
     return Figure(
         f"gradients-components{suffix}",
         f"Cosine between gradients, by part of the network\n{size}",
-        "Over all layers. A row is a pair (xx-xx: two batches of one language), a column a part of the network; compare a pair with the "
-        "two languages' own rows in the same column. A cross: no gradient.",
+        "Over all layers. A row is a pair (xx-xx: two batches of one language), a column a part of the network; "
+        "compare a pair with the two languages' own rows in the same column. A cross: no gradient.",
         [panel],
     )
 

@@ -13,32 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_interference.analysis.gradients import ALL, Group, Measured, cosines, groups_of, measured, summary
+from fairseq_interference.analysis.probe import PathLike, check_model, in_order, read_blocks, sizes
 from fairseq_interference.analysis.study import ROWS_FILE, Ledger, Row, Study
 from fairseq_interference.appended_state import language_of
-from fairseq_interference.checkpoint_files import updates_of
 from fairseq_interference.criterions.xlm_masked_lm import XlmMaskedLmCriterion
-from fairseq_interference.data import dictionary as dictionaries
 from fairseq_interference.data.batching import cut
 from fairseq_interference.data.blocks import Blocks
-from fairseq_interference.data.folders import open_folders
 from fairseq_interference.data.masking import keys
 from fairseq_interference.data.multilingual import Item, MultilingualDataset
-from fairseq_interference.data.token_file import TokenFile
-from fairseq_interference.errors import CheckpointError, DataError, DictionaryError, UsageError
-from fairseq_interference.evaluation.mlm import symbols_of
-from fairseq_interference.languages import parse_codes
+from fairseq_interference.errors import UsageError
+from fairseq_interference.optim.meta_replay import moved
 from fairseq_interference.stages import file_hash
-from fairseq_interference.tasks.xlm_masked_lm import XlmMaskedLmTask
 
 NAME = "gradients"
-PathLike = Union[str, Path]
 HALVES = ("a", "b")
 _DRAW = 0x6D1E
 
@@ -60,78 +54,6 @@ class Plan:
     max_tokens: int = 8192
     dropout: bool = True
     keep: str = "cpu"
-
-
-def check_model(loaded: Any) -> None:
-    """Raise :class:`CheckpointError` unless a checkpoint is a masked language model of ours."""
-    if not isinstance(loaded.task, XlmMaskedLmTask):
-        raise CheckpointError(
-            "Gradients are those of masked language modelling; this checkpoint was trained for something else.",
-            where=loaded.path,
-            value=type(loaded.task).__name__,
-            allowed="checkpoints of the task xlm_masked_lm",
-            next_step="give the pre-trained checkpoint; bring others in with fairseq-interference convert",
-        )
-
-
-def read_blocks(loaded: Any, data: str, split: str, langs: str = "") -> tuple[dict[str, Blocks], list[str]]:
-    """Blocks of every language, cut as the checkpoint's training cut them, in the order of its ids; and notes.
-
-    Args:
-        loaded: what :func:`fairseq_interference.load` returns.
-        data: prepared folder; of shards the first.
-        langs: codes; all that the checkpoint knows and the folder has, if empty.
-
-    Raises:
-        LanguageError: a language that the checkpoint or the folder does not know. DataError: no such split.
-        DictionaryError: another dictionary. UsageError: fewer than two languages.
-    """
-    known = loaded.languages
-    wanted = parse_codes(langs) if langs else known.codes
-    for code in wanted:
-        known.id(code, "--langs")
-    notes = []
-    if not langs:
-        first = open_folders(data, ",".join(known), check_languages=False).paths[0]
-        wanted = [code for code in known if (first / code).is_dir()]
-        if missing := [code for code in known if code not in wanted]:
-            notes.append(f"no data for: {','.join(missing)}")
-    wanted = sorted(wanted, key=known.id)
-    if len(wanted) < 2:
-        what = "Conflict is between languages: at least two are needed."
-        raise UsageError(what, where="--langs, --data", value=",".join(wanted), allowed=",".join(known))
-    folders = open_folders(data, ",".join(wanted))
-    theirs = [symbol for symbol in dictionaries.symbols_of_file(folders.dictionary) if symbol != "<mask>"]
-    if dictionaries.digest(symbols_of(loaded.dictionary)) != dictionaries.digest(theirs):
-        what = "This data was binarised with another dictionary than the checkpoint's."
-        raise DictionaryError(
-            what, where=folders.dictionary, next_step="prepare it with --tokenizer-from that checkpoint"
-        )
-    prefixes = folders.splits(split, 1)
-    if absent := [code for code in wanted if code not in prefixes]:
-        raise DataError(f"There is no {split} data for these languages.", where=data, value=",".join(absent))
-    task = loaded.cfg.task
-    length = min(int(task.tokens_per_sample), int(loaded.model.max_positions())) - 1
-    mode, eos = str(task.sample_break_mode), loaded.dictionary.eos()
-    return {code: Blocks(TokenFile(prefixes[code]), mode, length, eos) for code in wanted}, notes
-
-
-def sizes(blocks: Mapping[str, Blocks], sentences: int) -> tuple[dict[str, int], list[str]]:
-    """Blocks of a batch of each language: what was asked for, or half of what there is; and notes.
-
-    Raises:
-        DataError: a language with fewer than two blocks.
-    """
-    found, notes = {}, []
-    for code, part in blocks.items():
-        found[code] = min(sentences, len(part) // 2)
-        if len(part) < 2:
-            raise DataError("Two batches need two blocks.", where=f"{part.file.prefix}.bin", value=len(part))
-        if found[code] < sentences:
-            notes.append(
-                f"{code} has {len(part)} blocks: batches of {found[code]}, not {sentences}; every draw sees all of them"
-            )
-    return found, notes
 
 
 class Gradients:
@@ -172,7 +94,7 @@ class Gradients:
         items = sorted(self.items(draw, code, half), key=lambda item: len(item.tokens))
         lengths = np.array([len(item.tokens) + 1 for item in items])
         for rows in cut(np.arange(len(items)), lengths, self.plan.max_tokens, None):
-            yield _moved(self.dataset.collater([items[int(row)] for row in rows]), self.device)
+            yield moved(self.dataset.collater([items[int(row)] for row in rows]), self.device)
 
     def gradient(self, draw: int, code: str, half: str) -> list[Optional[Tensor]]:
         """Gradient of the summed loss of a batch, aligned with ``shared``; None where the loss reaches no parameter."""
@@ -233,17 +155,6 @@ def _mean(*values: Optional[float]) -> Optional[float]:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _moved(sample: Any, device: torch.device) -> Any:
-    if torch.is_tensor(sample):
-        return sample.to(device)
-    return {name: _moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
-
-
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"gradients: {text}", file=sys.stderr, flush=True)
-
-
 def compute(
     checkpoints: Sequence[PathLike],
     data: str,
@@ -266,45 +177,54 @@ def compute(
         cpu: not on a GPU.
         force: begin anew where the settings differ.
     """
-    from fairseq_interference import load
-
-    plan, settings, languages = plan or Plan(), None, None
-    pairs: list[Row] = []
-    batches: list[Row] = []
-    series, hashes = in_order(checkpoints), []
+    plan, (series, told) = plan or Plan(), in_order(checkpoints)
+    for note in told:
+        say(note)
+    opened: Optional[tuple[Ledger, dict[str, Any]]] = None
+    tables: dict[str, list[Row]] = {"summary": [], "layers": [], "pairs": [], "batches": []}
+    hashes = []
     for path, label, update in series:
-        loaded = load(str(path))
-        check_model(loaded)
-        blocks, notes = read_blocks(loaded, data, split, langs)
+        loaded, blocks, notes = _open(path, data, split, langs)
         counts, few = sizes(blocks, plan.sentences)
         for note in [*notes, *few]:
-            say(f"{label}: {note}")
-        if settings is None:
-            settings = {"data": data, "split": split, "languages": list(blocks), **_of_plan(plan), **_of_text(blocks)}
-            ledger, languages = Ledger(Path(out) / NAME / ROWS_FILE, settings, force), list(blocks)
-        elif list(blocks) != languages:
+            if note not in told:
+                told.append(note)
+                say(note)
+        settings = {"data": data, "split": split, "languages": list(blocks), **_of_plan(plan), **_of_text(blocks)}
+        opened = opened or (Ledger(Path(out) / NAME / ROWS_FILE, settings, force), settings)
+        if list(blocks) != opened[1]["languages"]:
             what = "These checkpoints do not have the same languages."
             raise UsageError(what, where=path, value=",".join(blocks), next_step="give --langs that all of them know")
         if torch.cuda.is_available() and not cpu:
             loaded.model.cuda()
         hashes.append(file_hash(path)[:16])
-        study: Optional[Gradients] = None
+        study = Gradients(loaded, blocks, counts, plan)
         for draw in range(draws):
-            rows = ledger.get(f"{hashes[-1]} {draw}")
+            key = f"{hashes[-1]} {draw}"
+            rows = opened[0].get(key)
             if rows is None:
-                study = study or Gradients(loaded, blocks, counts, plan)
-                tell = partial(_tell, f"{label}: draw {draw + 1} of {draws}")
-                rows = ledger.add(f"{hashes[-1]} {draw}", study.rows(draw, tell))
-            pairs += [{"checkpoint": label, "update": update, "draw": draw, **row} for row in rows]
-        batches += [
-            {"checkpoint": label, "lang": code, "blocks": len(part), "batch": counts[code]}
-            for code, part in blocks.items()
-        ]
-    found = summary(pairs)
-    overall = [row for row in found if row["layer"] is None and row["component"] == ALL]
-    shown = {"checkpoints": [label for _, label, _ in series], "draws": draws, **(settings or {})}
-    tables = {"summary": overall, "layers": found, "pairs": pairs, "batches": batches}
+                rows = opened[0].add(key, study.rows(draw, partial(_tell, f"{label}: draw {draw + 1} of {draws}")))
+            tables["pairs"] += [{"checkpoint": label, "update": update, "draw": draw, **row} for row in rows]
+        for code, part in blocks.items():
+            tables["batches"].append({"checkpoint": label, "lang": code, "blocks": len(part), "batch": counts[code]})
+    tables["layers"] = summary(tables["pairs"])
+    tables["summary"] = [row for row in tables["layers"] if row["layer"] is None and row["component"] == ALL]
+    shown = {"checkpoints": [label for _, label, _ in series], "draws": draws, **(opened[1] if opened else {})}
     return Study(NAME, {**shown, "hashes": hashes}, tables)
+
+
+def _open(path: Path, data: str, split: str, langs: str) -> tuple[Any, dict[str, Blocks], list[str]]:
+    """A checkpoint that can be measured, its text, and notes on it."""
+    from fairseq_interference import load
+
+    loaded = load(str(path))
+    check_model(loaded)
+    return loaded, *read_blocks(loaded, data, split, langs)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"{NAME}: {text}", file=sys.stderr, flush=True)
 
 
 def _tell(where: str, what: str) -> None:
@@ -318,35 +238,3 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
 
 def _of_text(blocks: Mapping[str, Blocks]) -> dict[str, Any]:
     return {"tokens": [len(part.file.tokens) for part in blocks.values()]}
-
-
-def in_order(checkpoints: Sequence[PathLike]) -> list[tuple[Path, str, Optional[int]]]:
-    """File, name and number of updates of each checkpoint, by folder and update; of equal ones of a folder the first.
-
-    Raises:
-        CheckpointError: no such file. UsageError: one is given twice.
-    """
-    paths = [Path(path) for path in checkpoints]
-    for path in paths:
-        if not path.is_file():
-            raise CheckpointError("There is no such checkpoint.", where=path)
-    labels = labels_of(paths)
-    folders = list(dict.fromkeys(path.resolve().parent for path in paths))
-    found = [(path, labels[path], updates_of(path)) for path in paths]
-    found.sort(key=lambda entry: (folders.index(entry[0].resolve().parent), entry[2] or 0))
-    kept: dict[Any, tuple[Path, str, Optional[int]]] = {}
-    for path, label, update in found:
-        first = kept.setdefault((path.resolve().parent, update), (path, label, update))
-        if first[0] != path:
-            say(f"{label} is left out: {first[1]} is of the same update, {update}")
-    return list(kept.values())
-
-
-def labels_of(paths: Sequence[Path]) -> dict[Path, str]:
-    """A name for every checkpoint: folder and file, with as many folders as tell them apart."""
-    parts = {path: path.resolve().parts for path in paths}
-    for depth in range(2, max(map(len, parts.values())) + 1):
-        found = {path: "/".join(some[-depth:]) for path, some in parts.items()}
-        if len(set(found.values())) == len(paths):
-            return found
-    raise UsageError("A checkpoint is given twice.", where="--checkpoint", value=", ".join(map(str, paths)))

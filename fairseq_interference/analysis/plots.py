@@ -120,8 +120,8 @@ def require() -> None:
 
 
 def _pyplot() -> Any:
-    require()
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # a module of the host turns every logger to DEBUG
+    require()
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 Gradient = Sequence[Optional[Tensor]]  # aligned with parameters; None where no loss reaches one
 Key = TypeVar("Key", bound=Hashable)
-CHUNK = 1 << 22  # elements that are widened to float64 at a time: 32 MB
+CHUNK = 1 << 22  # elements that are widened to float64 at a time: 32 MB of a gradient, or of all together
 
 
 def dots(one: Gradient, other: Gradient) -> list[float]:
@@ -52,8 +52,31 @@ def cosine(one: Gradient, other: Gradient) -> Optional[float]:
 
 def pairs(gradients: Mapping[Key, Gradient]) -> dict[tuple[Key, Key], Optional[float]]:
     """Cosine of every two gradients, in the order of the mapping."""
-    squares = {key: dots(gradient, gradient) for key, gradient in gradients.items()}
+    keys = list(gradients)
+    table = _gram([gradients[key] for key in keys])
     return {
-        (one, other): cosine_of(dots(gradients[one], gradients[other]), squares[one], squares[other])
-        for one, other in combinations(gradients, 2)
+        (keys[i], keys[j]): cosine_of([table[i][j]], [table[i][i]], [table[j][j]])
+        for i, j in combinations(range(len(keys)), 2)
     }
+
+
+def _gram(gradients: Sequence[Gradient]) -> list[list[float]]:
+    """Dot products of every two: each element is widened once, not once a pair; (L, L)."""
+    count, total = len(gradients), None
+    for tensors in zip(*gradients):
+        flat = [None if x is None else x.detach().reshape(-1) for x in tensors]
+        there = [number for number, x in enumerate(flat) if x is not None]
+        if not there:
+            continue
+        first = flat[there[0]]
+        assert first is not None
+        total = first.new_zeros((count, count), dtype=torch.float64) if total is None else total
+        for begin in range(0, len(first), max(1, CHUNK // count)):
+            rows = first.new_zeros((count, min(max(1, CHUNK // count), len(first) - begin)), dtype=torch.float64)
+            for number in there:
+                x = flat[number]
+                assert x is not None
+                rows[number] = x[begin : begin + rows.shape[1]]
+            total += rows @ rows.T
+    found: list[list[float]] = [[0.0] * count] * count if total is None else total.tolist()
+    return found

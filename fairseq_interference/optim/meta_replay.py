@@ -205,7 +205,7 @@ class Replay:
         area = max((batch.sample["target"].numel() for batch in self.batches), default=4096)
         tokens = max(1, int(self.tokens * self.owner.cfg.meta_val_batch_fraction))
         samples = provider.batch(self.update, wanted, tokens, rank, world, rows, area)
-        samples = [_moved(sample, self.device) for sample in samples]
+        samples = [moved(sample, self.device) for sample in samples]
         predictions = torch.zeros(len(self.owner.codes), device=self.device)
         for sample in samples:
             masked = sample["target"].ne(self.pad).sum(1)
@@ -281,7 +281,8 @@ def rank_and_world(group: Any = None) -> tuple[int, int]:
     return torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
 
 
-def _moved(sample: Any, device: torch.device) -> Any:
+def moved(sample: Any, device: torch.device) -> Any:
+    """A batch on another device."""
     if torch.is_tensor(sample):
         return sample.to(device)
-    return {name: _moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
+    return {name: moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
