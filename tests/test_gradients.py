@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from itertools import chain
@@ -15,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import CASES, Case, build_case, label
-from convert_world import write_fairseq
+from convert_world import write_fairseq, write_ours
 from pretrain_world import data_folder, sentences, train_here, write_tokens
 from scipy import stats
 
@@ -29,6 +28,7 @@ from fairseq_interference.appended_state import language_of
 from fairseq_interference.cli import main
 from fairseq_interference.errors import CheckpointError, DataError, DictionaryError, LanguageError, UsageError
 from fairseq_interference.optim import cosines
+from fairseq_interference.optim.conflict import FILE, read_rows
 
 pytestmark = [
     pytest.mark.usefixtures("plugin"),
@@ -61,12 +61,15 @@ def test_cosine_is_that_of_the_flattened_vectors(missing: Any, chunk: int, monke
     monkeypatch.setattr(cosines, "CHUNK", chunk)
     one, other = lists(1, missing), lists(2)
     assert cosines.cosine(one, other) == pytest.approx(flattened(one, other), abs=1e-12)
-    assert cosines.pairs({"x": one, "y": other}) == {("x", "y"): cosines.cosine(one, other)}
+    third = [None] * 5
+    found = cosines.pairs({"x": one, "y": other, "z": third})
+    assert list(found) == [("x", "y"), ("x", "z"), ("y", "z")] and found["x", "z"] is found["y", "z"] is None
+    assert found["x", "y"] == pytest.approx(flattened(one, other), abs=1e-12)
     members = {Group(None, ALL): range(5), Group(0, ALL): [0, 2], Group(1, ALL): [1, 3, 4]}
-    found = gradients.cosines(gradients.measured(one), gradients.measured(other), members)
+    grouped = gradients.cosines(gradients.measured(one), gradients.measured(other), members)
     for group, chosen in members.items():
         expected = flattened([one[n] for n in chosen], [other[n] for n in chosen])
-        assert found[group] == pytest.approx(expected, abs=1e-12)
+        assert grouped[group] == pytest.approx(expected, abs=1e-12)
 
 
 def test_small_numbers_do_not_get_lost_in_a_long_sum() -> None:
@@ -266,6 +269,12 @@ def test_mistakes_are_named(world: Path, tmp_path: Path) -> None:
         in_order([world / "adpt" / "checkpoint_last.pt"] * 2)
 
 
+def test_a_fine_tuned_checkpoint_is_refused(tmp_path: Path) -> None:
+    made = write_ours(tmp_path, task="xlm_nli", labels="yes,no")
+    with pytest.raises(CheckpointError, match="trained for something else"):
+        compute([made], str(tmp_path), tmp_path / "out")
+
+
 def test_a_converted_model_is_measured(tmp_path: Path) -> None:
     from fairseq_interference.convert.fairseq_xlmr import convert
     from fairseq_interference.languages import LanguageList
@@ -408,5 +417,5 @@ def test_from_training_to_the_index(tmp_path: Path) -> None:
     text = (out / "index.md").read_text()
     for name in ("gradients-matrix", "gradients-layers", "gradients-updates", "conflict-updates"):
         assert f"figures/{name}.png" in text and (out / "figures" / f"{name}.pdf").is_file()
-    assert [json.loads(line)["update"] for line in (tmp_path / "run" / "conflict.jsonl").open()] == [0, 2, 4]
+    assert [row["update"] for row in read_rows(tmp_path / "run" / FILE)] == [0, 2, 4]
     assert set(index.STUDIES) >= {"gradients", "conflict"}

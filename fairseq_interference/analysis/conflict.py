@@ -26,14 +26,16 @@ def study(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Study:
     """
     cosines: list[Row] = []
     windows: list[Row] = []
+    names = [Path(folder).name for folder in runs]
     for folder, lines in runs.items():
+        run = folder if names.count(Path(folder).name) > 1 else Path(folder).name
         rows = [
-            {"run": Path(folder).name, "update": line["update"], "one": one, "other": other, "cosine": number(value)}
+            {"run": run, "update": line["update"], "one": one, "other": other, "cosine": number(value)}
             for line in lines
             for one, other, value in line["pairs"]
         ]
         means = [
-            {"run": Path(folder).name, "update": line["update"], "one": None, "other": None, "cosine": line["conflict"]}
+            {"run": run, "update": line["update"], "one": None, "other": None, "cosine": line["conflict"]}
             for line in lines
         ]
         cosines += rows
