@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import fairseq_interference
 from fairseq_interference import launch
 from fairseq_interference.optim import bilevel
-from fairseq_interference.optim.meta_step import cosine
+from fairseq_interference.optim.cosines import cosine
 
 CONFIG = Path(__file__).resolve().parents[1] / "run/configs/study/meta.yaml"
 REFERENCE = "paper + central"

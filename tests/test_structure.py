@@ -96,6 +96,8 @@ def modules_of(*patterns):
 FREE_OF_HOST = modules_of(
     "fairseq_interference/modules/*.py",
     "fairseq_interference/optim/bilevel.py",
+    "fairseq_interference/optim/cosines.py",
+    "fairseq_interference/analysis/gradient*s.py",
     "fairseq_interference/evaluation/metrics*.py",
     "fairseq_interference/evaluation/records.py",
     "fairseq_interference/evaluation/report*.py",

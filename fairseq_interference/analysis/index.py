@@ -13,6 +13,9 @@ from fairseq_interference.stages import write_text
 
 #: study -> module of this package with ``TITLE`` and ``figures(study) -> list[plots.Figure]``, in the order shown
 STUDIES: dict[str, str] = {
+    "gradients": "gradient_figures",
+    "conflict": "conflict",
+    "masks": "mask_figures",
     "corpus-size": "corpus_size",
     "similarity": "similarity",
 }

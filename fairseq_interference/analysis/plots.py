@@ -7,6 +7,7 @@ their figures (:class:`Lines`, :class:`Heat`, :class:`Points`) from their files;
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -131,6 +132,7 @@ def require() -> None:
 
 
 def _pyplot() -> Any:
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # a module of the host turns every logger to DEBUG
     require()
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")

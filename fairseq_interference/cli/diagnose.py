@@ -16,6 +16,8 @@ HELP = "see interference: gradient conflict, masks per language, CKA, layer prob
 OUT = "results/diagnose"
 #: study -> module of this package with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> Study``
 STUDIES: dict[str, str] = {
+    "gradients": "diagnose_gradients",
+    "masks": "diagnose_masks",
     "corpus-size": "diagnose_corpus_size",
     "similarity": "diagnose_similarity",
 }

@@ -108,8 +108,8 @@ class MetaOptions(FairseqDataclass):
     meta_log_conflict: int = field(
         default=0,
         metadata={
-            "help": "log the cosine between the languages' gradients for shared parameters every N meta steps (a pass "
-            "and a gradient of theirs for each language); 0: never"
+            "help": "log the cosine between the languages' gradients for shared parameters every N meta steps (about "
+            "a pass over the batch, and their gradients in memory); 0: never"
         },
     )
 

@@ -137,23 +137,36 @@ class Replay:
             loss: Tensor = self.criterion(self.model, sample)[0]
         return loss * (self.scale * times)
 
-    def language_gradient(self, language: int, theta: list[Any]) -> list[Tensor]:
-        """Gradient of the mean training loss of one language's predictions, on all workers."""
-        predictions = 0
+    def predictions(self) -> Tensor:
+        """Predictions of each language in this update, on all workers; (L,)."""
+        counts = torch.zeros(len(self.owner.codes), device=self.device)
         for batch in self.batches:
-            rows = batch.sample["net_input"]["lang_id"] == language
-            predictions += int(batch.sample["target"][rows].ne(self.pad).sum())
-        count = self._sum(torch.tensor(float(predictions), device=self.device)).item() or 1.0
-        losses: list[bilevel.Closure] = [partial(self._language_loss, b.sample, language) for b in self.batches]
-        rng = [batch.rng for batch in self.batches]
-        found = bilevel.gradients(losses, theta, rng, self.factor * self.sample_size / count)
-        self.reduce(found)
+            masked = batch.sample["target"].ne(self.pad).sum(1)
+            counts.index_add_(0, batch.sample["net_input"]["lang_id"], masked.to(counts))
+        return self._sum(counts)
+
+    def language_gradients(self, theta: list[Any]) -> dict[int, list[Tensor]]:
+        """Language -> gradient of the mean training loss of its predictions, on all workers, in the order of ids.
+
+        Each takes a pass over its own rows: together about one pass over the update, whatever the number of languages.
+        Dropout masks are not those of the update, since the rows lie elsewhere in the batch.
+        """
+        found = {}
+        for language, count in enumerate(self.predictions().tolist()):
+            if count == 0:
+                continue
+            parts = [(rows_of(batch.sample, language), batch.rng) for batch in self.batches]
+            parts = [(part, rng) for part, rng in parts if bool(part["target"].ne(self.pad).any())]
+            losses: list[bilevel.Closure] = [partial(self._language_loss, part) for part, _ in parts]
+            factor = self.factor * self.sample_size / count
+            found[language] = bilevel.gradients(losses, theta, [rng for _, rng in parts], factor)
+            self.reduce(found[language])
         return found
 
-    def _language_loss(self, sample: dict[str, Any], language: int) -> Tensor:
+    def _language_loss(self, sample: dict[str, Any]) -> Tensor:
         with self._autocast():
-            losses, languages = self.criterion.losses(self.model, sample)
-        scaled: Tensor = losses[languages == language].sum() * self.scale
+            losses, _ = self.criterion.losses(self.model, sample)
+        scaled: Tensor = losses.sum() * self.scale
         return scaled
 
     @property
@@ -187,12 +200,12 @@ class Replay:
             advice = "use --meta-val-langs all, or give these languages text for --meta-val-subset"
             what = "There is no validation text for an update of these languages."
             raise UsageError(what, where="--meta-val-langs", value=codes, next_step=advice)
-        rank, world = _rank_and_world(self._group)
+        rank, world = rank_and_world(self._group)
         rows = max((len(batch.sample["target"]) for batch in self.batches), default=8)
         area = max((batch.sample["target"].numel() for batch in self.batches), default=4096)
         tokens = max(1, int(self.tokens * self.owner.cfg.meta_val_batch_fraction))
         samples = provider.batch(self.update, wanted, tokens, rank, world, rows, area)
-        samples = [_moved(sample, self.device) for sample in samples]
+        samples = [moved(sample, self.device) for sample in samples]
         predictions = torch.zeros(len(self.owner.codes), device=self.device)
         for sample in samples:
             masked = sample["target"].ne(self.pad).sum(1)
@@ -216,6 +229,20 @@ class Replay:
         assert self.losses is not None
         losses = self._sum(self.losses)
         return {number: x * self.languages_seen for number, x in enumerate(losses.tolist()) if x > 0}
+
+
+def some_rows(sample: dict[str, Any], chosen: Any) -> dict[str, Any]:
+    """Rows of a batch: an index or a slice."""
+    part: dict[str, Any] = {key: value[chosen] for key, value in sample.items() if torch.is_tensor(value)}
+    part["net_input"] = {key: value[chosen] for key, value in sample["net_input"].items()}
+    part["nsentences"] = len(part["target"])
+    part["ntokens"] = int(part["net_input"]["src_lengths"].sum())
+    return {**sample, **part}
+
+
+def rows_of(sample: dict[str, Any], language: int) -> dict[str, Any]:
+    """The rows of one language."""
+    return some_rows(sample, (sample["net_input"]["lang_id"] == language).nonzero()[:, 0])
 
 
 class _OnMasters:
@@ -247,13 +274,15 @@ def _loss_scale(optimizer: Any) -> float:
     return 1.0 if scaler is None else float(scaler.loss_scale)
 
 
-def _rank_and_world(group: Any) -> tuple[int, int]:
+def rank_and_world(group: Any = None) -> tuple[int, int]:
+    """Number of this worker and how many there are."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return 0, 1
     return torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
 
 
-def _moved(sample: Any, device: torch.device) -> Any:
+def moved(sample: Any, device: torch.device) -> Any:
+    """A batch on another device."""
     if torch.is_tensor(sample):
         return sample.to(device)
-    return {name: _moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample
+    return {name: moved(value, device) for name, value in sample.items()} if isinstance(sample, dict) else sample

@@ -23,6 +23,7 @@ from fairseq_interference.appended_state import language_of
 from fairseq_interference.data.heldout import ValidationBatches
 from fairseq_interference.errors import HostError, UsageError
 from fairseq_interference.optim import bilevel, meta_options
+from fairseq_interference.optim.cosines import pairs
 from fairseq_interference.optim.meta_adapter import MetaAdapter, Preconditioner
 from fairseq_interference.optim.meta_replay import MicroBatch, Replay
 from fairseq_interference.optim.presence import inner_optimizer
@@ -126,7 +127,7 @@ class MetaStep:
             optimizer: the host's, perhaps a precision wrapper. model: perhaps wrapped for data parallelism.
             present: codes with training tokens on any worker in this update.
         """
-        unwrapped = getattr(model, "module", model)
+        *_, unwrapped = wrappers(model)  # the host wraps twice
         host_optimizers.unscale_grads(optimizer)
         self.uncertain, self.is_running = self.uncertain or self.is_running, False
         places = Places(optimizer, unwrapped, present, bool(self.cfg.meta_fd_fp32))
@@ -253,28 +254,17 @@ class MetaStep:
 
     def _log_conflict(self, work: Replay, places: Places) -> None:
         """Cosine between the gradients of every two languages of the batch, for shared parameters."""
-        gradients = {code: work.language_gradient(code, places.theta) for code in work.present}
         cosines = []
-        for number, one in enumerate(work.present):
-            for other in work.present[:number]:
-                value = cosine(gradients[one], gradients[other])
-                if math.isfinite(value):
-                    cosines.append(value)
-                    metrics.log_scalar(
-                        f"meta_cosine_{self.codes[other]}_{self.codes[one]}", value, priority=1860, round=4
-                    )
+        for (one, other), value in pairs(work.language_gradients(places.theta)).items():
+            if value is not None:
+                cosines.append(value)
+                metrics.log_scalar(f"meta_cosine_{self.codes[one]}_{self.codes[other]}", value, priority=1860, round=4)
         if cosines:
             metrics.log_scalar("meta_cosine", sum(cosines) / len(cosines), priority=1855, round=4)
 
     def _check_difference(self, found: bilevel.MetaGradient, half: bilevel.MetaGradient) -> None:
         gap = bilevel.norm([x - y for x, y in zip(found.cross, half.cross)]) / (bilevel.norm(half.cross) or 1.0)
         metrics.log_scalar("meta_fd_gap", gap, priority=1810, round=6)
-
-
-def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Between two lists of tensors of the same shapes, as if each were one vector; nan if one is 0."""
-    size = bilevel.norm(one) * bilevel.norm(other)
-    return float(sum((x.double() * y.double()).sum() for x, y in zip(one, other))) / size if size else math.nan
 
 
 def _clip(gradients: Sequence[Tensor], places: Places, limit: float, parameters: Sequence[Any]) -> None:
@@ -293,8 +283,8 @@ def wrappers(model: Any) -> Iterator[Any]:
         model = getattr(model, "module", None)
 
 
-def check_wrapper(optimizer: Any, model: Any) -> None:
-    """Refuse what the bilevel step cannot run in.
+def check_wrapper(optimizer: Any, model: Any, what: str = "The bilevel step") -> None:
+    """Refuse what the bilevel step (or ``what``) cannot run in.
 
     Raises:
         HostError: sharded or averaged training, with the remedy.
@@ -302,7 +292,7 @@ def check_wrapper(optimizer: Any, model: Any) -> None:
     for name in (type(optimizer).__name__, *(type(layer).__name__ for layer in wrappers(model))):
         if any(part in name for part in ("FullyShardedDataParallel", "Sharded", "BMUF", "SlowMo", "OSS")):
             raise HostError(
-                "The bilevel step needs every parameter and its gradient on every worker.",
+                f"{what} needs every parameter and its gradient on every worker.",
                 where=name,
                 next_step="use --ddp-backend pytorch_ddp or legacy_ddp, and no sharding",
             )

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import UsageError
 from fairseq_interference.optim import bilevel, meta_options
+from fairseq_interference.optim.meta_replay import some_rows
 from fairseq_interference.optim.meta_step import MetaStep, check_wrapper, wrappers
 from fairseq_interference.optim.presence import PresenceMixin
 
@@ -78,11 +79,7 @@ def split(sample: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
     """Parts of a batch: rows k, k + count, …; none is empty."""
     rows = len(sample["target"])
     for first in range(min(count, rows)):
-        part: dict[str, Any] = {key: value[first::count] for key, value in sample.items() if torch.is_tensor(value)}
-        part["net_input"] = {key: value[first::count] for key, value in sample["net_input"].items()}
-        part["nsentences"] = len(part["target"])
-        part["ntokens"] = int(part["net_input"]["src_lengths"].sum())
-        yield {**sample, **part}
+        yield some_rows(sample, slice(first, None, count))
 
 
 def _gradients(parameters: list[Any]) -> dict[int, Tensor]:

@@ -26,6 +26,7 @@ from fairseq_interference.data.multilingual import MultilingualDataset
 from fairseq_interference.data.token_file import TokenFile
 from fairseq_interference.errors import DataError, DictionaryError, UsageError
 from fairseq_interference.optim import meta_options
+from fairseq_interference.optim.conflict import SINGLE, ConflictMixin
 from fairseq_interference.optim.meta_task import MetaMixin
 from fairseq_interference.stages import write_json
 
@@ -60,6 +61,13 @@ class XlmMaskedLmConfig(meta_options.MetaOptions):
     mask_prob: float = field(default=0.15, metadata={"help": "share of tokens that are predicted"})
     leave_unmasked_prob: float = field(default=0.1, metadata={"help": "share of those that stay as they are"})
     random_token_prob: float = field(default=0.1, metadata={"help": "share of those that become a random token"})
+    conflict_every: int = field(
+        default=0,
+        metadata={
+            "help": "every N updates log the cosines between the languages' gradients of the batch, shared parameters "
+            "alone (about one pass over the batch, L gradients in memory), and write conflict.jsonl; 0: never"
+        },
+    )
     seed: int = II("common.seed")
     dataset_impl: Optional[str] = II("dataset.dataset_impl")
     train_subset: str = II("dataset.train_subset")
@@ -84,13 +92,17 @@ class XlmMaskedLmConfig(meta_options.MetaOptions):
             wrong.append(f"--tokens-per-sample {self.tokens_per_sample} (at least 3)")
         if self.dataset_impl not in (None, "mmap", "None"):
             wrong.append(f"--dataset-impl {self.dataset_impl} (this task reads mmap)")
+        if self.conflict_every < 0:
+            wrong.append(f"--conflict-every {self.conflict_every} (at least 0)")
+        if self.conflict_every > 0 and str(self.batch_composition) == "single":
+            wrong.append(f"--conflict-every {self.conflict_every} (--batch-composition single: {SINGLE})")
         wrong += meta_options.out_of_range(self)
         if wrong:
             raise UsageError("Options are out of range.", where="xlm_masked_lm", value="; ".join(wrong))
 
 
 @register_task("xlm_masked_lm", dataclass=XlmMaskedLmConfig)
-class XlmMaskedLmTask(MetaMixin, FairseqTask):
+class XlmMaskedLmTask(ConflictMixin, MetaMixin, FairseqTask):
     """Masked language modelling over several languages.
 
     Attributes:
@@ -126,6 +138,7 @@ class XlmMaskedLmTask(MetaMixin, FairseqTask):
             XlmMaskedLmConfig.check(self.cfg)
             if not torch.cuda.is_available():
                 compat.keep_freed_memory()
+            self.check_conflict()
             self.folders = open_folders(self.cfg.data, self.cfg.langs)
             for note in self.folders.notes:
                 logger.info("%s", note)
