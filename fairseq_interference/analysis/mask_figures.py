@@ -28,15 +28,17 @@ def _n(study: Study) -> str:
 def _heat(study: Study) -> plots.Figure:
     codes, panels = _codes(study), []
     for kind in ("centred", "raw"):
-        rows = [r for r in study.tables["summary"] if r["kind"] == kind and r["layer"] is None and r["component"] == "all"]
+        rows = [
+            r for r in study.tables["summary"] if r["kind"] == kind and r["layer"] is None and r["component"] == "all"
+        ]
         values = {(r["one"], r["other"]): r["mean"] for r in rows}
         matrix = [[values.get((i, j), values.get((j, i))) for j in codes] for i in codes]
         panels.append(plots.Heat(kind, codes, codes, matrix, "cosine"))
     return plots.Figure(
         "masks-cosine",
         f"Cosine of mask parameters between languages, {_n(study)}",
-        "The diagonal compares two seeds of one language: what lies below it is due to the language. Raw cosines are high "
-        "for any pair when lambda pushes all gates one way; centred ones are not.",
+        "The diagonal compares two seeds of one language: what lies below it is due to the language. Raw cosines are "
+        "high for any pair when lambda pushes all gates one way; centred ones are not.",
         panels,
     )
 
@@ -55,8 +57,8 @@ def _profile(study: Study) -> plots.Figure:
     return plots.Figure(
         "masks-layers",
         f"Cosine of mask parameters by layer, mean over languages, {_n(study)}",
-        "Layer 1 is the lowest. Where the lower curve comes near the upper one, the languages use the same weights; a wide "
-        "gap marks language-specific layers (paper: Fig. 4a).",
+        "Layer 1 is the lowest. Where the lower curve comes near the upper one, the languages use the same weights; a "
+        "wide gap marks language-specific layers (paper: Fig. 4a).",
         panels,
     )
 
@@ -111,8 +113,8 @@ def _losses(study: Study) -> Optional[plots.Figure]:
     return plots.Figure(
         "masks-losses",
         f"Loss under another language's mask, {_n(study)}",
-        "A column is a language's text: positive cells say that another language's mask is worse for it than its own at the "
-        "same sparsity, so that the masks mean something.",
+        "A column is a language's text: positive cells say that another language's mask is worse for it than its own "
+        "at the same sparsity, so that the masks mean something.",
         panels,
     )
 

@@ -40,7 +40,9 @@ class MaskedModel:
         mine = {place: int(np.prod(group.shape)) for place, group in self.groups.items()}
         if mine != {place: len(values) for place, values in mask.values.items()}:
             what = "These masks are of a model of another shape."
-            raise CheckpointError(what, where=self.loaded.path, next_step="give the checkpoint that they were learnt on")
+            raise CheckpointError(
+                what, where=self.loaded.path, next_step="give the checkpoint that they were learnt on"
+            )
 
     def loss(self, open_: Open, lang: str) -> float:
         """Nats per token of a language's text with closed gates at 0 and open ones at 1."""

@@ -1,7 +1,7 @@
 """Masks of several languages and seeds compared: whose weights are whose (Wang et al. 2020, section 3.1 and Fig. 4).
 
-A mask is what a language's ``log_alpha`` are, group by group. Two seeds of one language give the within-language control:
-what two masks agree on when the language is the same (En-En in the paper).
+A mask is what a language's ``log_alpha`` are, group by group. Two seeds of one language give the within-language
+control: what two masks agree on when the language is the same (En-En in the paper).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def read_run(state: Mapping[str, Any], where: object) -> Run:
     Raises:
         CheckpointError: there are none.
     """
-    stem, values, sizes = f"{NAME}.", {}, {}
+    stem, sizes = f"{NAME}.", {}
+    values: dict[str, dict[Place, Array]] = {}
     for key, tensor in state.items():
         if not key.startswith(stem):
             continue
@@ -99,8 +100,8 @@ def parts(mask: Mask) -> dict[tuple[Optional[int], str], list[Place]]:
 def pair_rows(runs: Sequence[Run]) -> list[Row]:
     """Cosines between masks of different runs: within each language and between every two.
 
-    Between languages i and j the value of two runs a, b is the mean of cos(i_a, j_b) and cos(j_a, i_b), so that both kinds
-    differ by a seed; with one run, cos(i, j) of that run.
+    Between languages i and j the value of two runs a, b is the mean of cos(i_a, j_b) and cos(j_a, i_b), so that both
+    kinds differ by a seed; with one run, cos(i, j) of that run.
     """
     rows = []
     codes, pairs = list(runs[0]), list(itertools.combinations(range(len(runs)), 2)) or [(0, 0)]
@@ -112,7 +113,8 @@ def pair_rows(runs: Sequence[Run]) -> list[Row]:
                 row: Row = {"run": a, "other_run": b, "one": i, "other": j, "layer": layer, "component": component}
                 for name, centred in (("raw", False), ("centred", True)):
                     values = [
-                        cosine(runs[x][i].vector(places), runs[y][j].vector(places), centred) for x, y in ((a, b), (b, a))
+                        cosine(runs[x][i].vector(places), runs[y][j].vector(places), centred)
+                        for x, y in ((a, b), (b, a))
                     ]
                     known = [value for value in values if value is not None]
                     row[name] = sum(known) / len(known) if known else None
@@ -123,8 +125,8 @@ def pair_rows(runs: Sequence[Run]) -> list[Row]:
 def summary_rows(pairs: Sequence[Row]) -> list[Row]:
     """Mean and 95 % interval over pairs of runs; ``margin`` is within minus between, paired by runs.
 
-    The margin of languages i and j is the mean of cos(i, i) and cos(j, j) minus cos(i, j), in each pair of runs; positive
-    where a language's masks agree better with each other than with another language's.
+    The margin of languages i and j is the mean of cos(i, i) and cos(j, j) minus cos(i, j), in each pair of runs;
+    positive where a language's masks agree better with each other than with another language's.
     """
     rows = []
     by: dict[tuple[Any, ...], dict[tuple[int, int], Row]] = {}
@@ -135,13 +137,9 @@ def summary_rows(pairs: Sequence[Row]) -> list[Row]:
         for name in ("raw", "centred"):
             value = interval(row[name] for row in found.values())
             margin = interval(_margins(by, found, one, other, layer, component, name) if one != other else ())
-            rows.append(
-                {
-                    **{"one": one, "other": other, "layer": layer, "component": component, "kind": name},
-                    **value._asdict(),
-                    **{f"margin{end}": v for end, v in zip(("", "_low", "_high"), (margin.mean, margin.low, margin.high))},
-                }
-            )
+            place = {"one": one, "other": other, "layer": layer, "component": component, "kind": name}
+            ends = {"margin": margin.mean, "margin_low": margin.low, "margin_high": margin.high}
+            rows.append({**place, **value._asdict(), **ends})
     return rows
 
 
@@ -240,7 +238,10 @@ def verdict_rows(losses: Sequence[Row]) -> list[Row]:
     rows = []
     for sparsity, lang in dict.fromkeys((row["sparsity"], row["lang"]) for row in losses):
         some = [row for row in losses if (row["sparsity"], row["lang"]) == (sparsity, lang)]
-        by = {code: [row["loss"] for row in some if row["mask"] == code] for code in dict.fromkeys(r["mask"] for r in some)}
+        by = {
+            code: [row["loss"] for row in some if row["mask"] == code]
+            for code in dict.fromkeys(r["mask"] for r in some)
+        }
         others = {code: float(np.mean(values)) for code, values in by.items() if code != lang}
         if not others or lang not in by:
             continue
@@ -248,5 +249,7 @@ def verdict_rows(losses: Sequence[Row]) -> list[Row]:
         gap = others[best] - float(np.mean(by[lang]))
         sd = float(np.sqrt((np.var(by[lang], ddof=1) + np.var(by[best], ddof=1)) / 2)) if len(by[lang]) > 1 else None
         clear = None if sd is None else gap > 2 * sd
-        rows.append({"sparsity": sparsity, "lang": lang, "best_other": best, "gap": gap, "pooled_sd": sd, "clear": clear})
+        rows.append(
+            {"sparsity": sparsity, "lang": lang, "best_other": best, "gap": gap, "pooled_sd": sd, "clear": clear}
+        )
     return rows

@@ -14,7 +14,7 @@ from fairseq_interference.analysis import mask_losses, masks
 from fairseq_interference.analysis.study import ROWS_FILE, Ledger, Row, Study
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, StageError, UsageError
-from fairseq_interference.stages import file_hash
+from fairseq_interference.stages import file_hash, write_json
 
 HELP = "L0 masks per language: which shared weights a language needs, and which another does (paper: Fig. 4)"
 LAST = "checkpoint_last.pt"
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lambda", dest="strength", type=float, default=1.0, help="cost of all weights [%(default)s]")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further flags of fairseq-train")
     parser.add_argument("--masks", type=Path, nargs="+", metavar="FILE", help="masks trained elsewhere, a seed each")
-    parser.add_argument("--lines", type=int, default=100, help="validation lines that losses are taken on [%(default)s]")
+    parser.add_argument(
+        "--lines", type=int, default=100, help="validation lines that losses are taken on [%(default)s]"
+    )
 
 
 def run(args: argparse.Namespace) -> Study:
@@ -102,7 +104,7 @@ def _trained(args: argparse.Namespace, seed: str) -> Path:
     """
     from fairseq_interference.evaluation.finetuned import model_flags
 
-    folder = args.out / "masks" / f"seed{seed}"
+    folder: Path = args.out / "masks" / f"seed{seed}"
     config = launch.TrainConfig(
         task="xlm_masked_lm",
         arch="",
@@ -116,7 +118,10 @@ def _trained(args: argparse.Namespace, seed: str) -> Path:
     own = [f"l0-granularity={args.granularity}", f"l0-lambda={args.strength}", f"seed={seed}"]
     settings = [*model_flags(args.checkpoint), *own, *(part for setting in args.set for part in setting.split())]
     config = launch.override(config, settings)
-    note, wanted = folder / "settings.json", {"settings": settings, "model": file_hash(args.checkpoint), "data": args.data}
+    note, wanted = (
+        folder / "settings.json",
+        {"settings": settings, "model": file_hash(args.checkpoint), "data": args.data},
+    )
     wanted["updates"] = args.updates
     before = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else None
     if before is not None and before.get("done") and {**before, "done": None} == {**wanted, "done": None}:
@@ -127,12 +132,12 @@ def _trained(args: argparse.Namespace, seed: str) -> Path:
             raise StageError("These masks were trained with other settings.", where=folder, next_step=advice)
         for path in folder.glob("*.pt"):
             path.unlink()
-    launch.write_json(note, {**wanted, "done": None})
+    write_json(note, {**wanted, "done": None})
     _tell(f"seed {seed}: training")
     code = launch.train(config)
     if code:
         raise StageError("The training of masks failed.", where=folder, value=f"exit code {code}")
-    launch.write_json(note, {**wanted, "done": True})
+    write_json(note, {**wanted, "done": True})
     return folder / LAST
 
 

@@ -77,7 +77,12 @@ class L0MaskedLmCriterion(XlmMaskedLmCriterion):
         self, task: Any, l0_granularity: str, l0_lambda: float, l0_warmup_updates: int, l0_init_droprate: float
     ) -> None:
         super().__init__(task)
-        L0MaskedLmConfig(l0_granularity, l0_lambda, l0_warmup_updates, l0_init_droprate).check()
+        L0MaskedLmConfig(
+            l0_granularity=l0_granularity,
+            l0_lambda=l0_lambda,
+            l0_warmup_updates=l0_warmup_updates,
+            l0_init_droprate=l0_init_droprate,
+        ).check()
         self.weight, self.warmup = l0_lambda, l0_warmup_updates
         self.codes = list(task.languages)
         _check(task)
@@ -106,7 +111,7 @@ class L0MaskedLmCriterion(XlmMaskedLmCriterion):
         return self.weight * min(1.0, self.masks.updates / self.warmup) if self.warmup else self.weight
 
     def losses(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Loss of every masked position under its language's mask, and its language; (N,) each, language by language."""
+        """Loss of every masked position under its language's mask, and its language; (N,), language by language."""
         body = _body(model)
         body.eval()
         target, languages = sample["target"], sample["net_input"]["lang_id"]
@@ -133,7 +138,7 @@ class L0MaskedLmCriterion(XlmMaskedLmCriterion):
             if self.training:
                 predictions = counts[sample["net_input"]["lang_id"] == language].sum()
                 loss = loss + self.strength() * predictions * expected
-            metrics.log_scalar(f"l0_expected_{code}", float(expected), priority=1700, round=4)
+            metrics.log_scalar(f"l0_expected_{code}", float(expected.detach()), priority=1700, round=4)
             metrics.log_scalar(f"l0_sparsity_{code}", self.masks.sparsity(code), priority=1710, round=4)
         return loss, sample_size, logging_output
 

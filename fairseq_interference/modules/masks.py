@@ -18,8 +18,8 @@ from fairseq_interference.modules import hard_concrete
 
 ATTENTION, FEED_FORWARD = "attention", "feed-forward"
 PROJECTIONS = {
-    **{f"self_attn.{name}": ATTENTION for name in ("q_proj", "k_proj", "v_proj", "out_proj")},
-    **{name: FEED_FORWARD for name in ("fc1", "fc2")},
+    **dict.fromkeys((f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "out_proj")), ATTENTION),
+    **dict.fromkeys(("fc1", "fc2"), FEED_FORWARD),
 }
 GRANULARITIES = ("weight", "row", "unit", "head")
 NAME = "l0_masks"  # of the module in the model, and of its keys in a checkpoint
@@ -126,8 +126,8 @@ class Masks(nn.Module):
                 parameter = nn.Parameter(hard_concrete.initial(group.shape, droprate))
                 self.register_parameter(f"{code}|{group.key}", parameter)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Masks":
-        return super()._apply(lambda x: fn(x).float() if x.is_floating_point() else fn(x), recurse)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        return super()._apply(lambda x: fn(x).float() if x.is_floating_point() else fn(x), recurse)  # type: ignore[no-untyped-call]
 
     def set_num_updates(self, updates: int) -> None:
         self.updates = updates
