@@ -293,8 +293,8 @@ def wrappers(model: Any) -> Iterator[Any]:
         model = getattr(model, "module", None)
 
 
-def check_wrapper(optimizer: Any, model: Any) -> None:
-    """Refuse what the bilevel step cannot run in.
+def check_wrapper(optimizer: Any, model: Any, what: str = "The bilevel step") -> None:
+    """Refuse what the bilevel step (or another method) cannot run in.
 
     Raises:
         HostError: sharded or averaged training, with the remedy.
@@ -302,7 +302,7 @@ def check_wrapper(optimizer: Any, model: Any) -> None:
     for name in (type(optimizer).__name__, *(type(layer).__name__ for layer in wrappers(model))):
         if any(part in name for part in ("FullyShardedDataParallel", "Sharded", "BMUF", "SlowMo", "OSS")):
             raise HostError(
-                "The bilevel step needs every parameter and its gradient on every worker.",
+                f"{what} needs every parameter and its gradient on every worker.",
                 where=name,
                 next_step="use --ddp-backend pytorch_ddp or legacy_ddp, and no sharding",
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import UsageError
-from fairseq_interference.optim import bilevel, meta_options
+from fairseq_interference.optim import bilevel, meta_options, parts
 from fairseq_interference.optim.meta_step import MetaStep, check_wrapper, wrappers
 from fairseq_interference.optim.presence import PresenceMixin
 
@@ -63,7 +63,7 @@ class MetaMixin(PresenceMixin):
                 self.meta.is_running = False
             added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()}
             self.meta.keep(piece, rng, results[-1][1], ignore_grad, group=group, phi=added)
-        return results[0] if len(results) == 1 else tuple(map(_summed, zip(*results)))
+        return parts.summed(results)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """The bilevel step, or without it the ordinary one."""
@@ -76,23 +76,13 @@ class MetaMixin(PresenceMixin):
 
 def split(sample: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
     """Parts of a batch: rows k, k + count, …; none is empty."""
-    rows = len(sample["target"])
-    for first in range(min(count, rows)):
-        part: dict[str, Any] = {key: value[first::count] for key, value in sample.items() if torch.is_tensor(value)}
-        part["net_input"] = {key: value[first::count] for key, value in sample["net_input"].items()}
-        part["nsentences"] = len(part["target"])
-        part["ntokens"] = int(part["net_input"]["src_lengths"].sum())
-        yield {**sample, **part}
+    rows = torch.arange(len(sample["target"]), device=sample["target"].device)
+    for first in range(min(count, len(rows))):
+        yield parts.rows_of(sample, rows[first::count])
 
 
 def _gradients(parameters: list[Any]) -> dict[int, Tensor]:
     return {id(p): p.grad.detach().clone() for p in parameters if p.grad is not None}
-
-
-def _summed(values: Any) -> Any:
-    if isinstance(values[0], dict):
-        return {key: sum(value[key] for value in values) for key in values[0]}
-    return sum(values)
 
 
 def _check_parts(count: int, model: Any) -> None:
