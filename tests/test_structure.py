@@ -33,6 +33,7 @@ EXPECTED = {
     "archs": ARCHS,
     "tasks": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
     "criterions": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
+    "optimizers": ["meta_adapter", "surgery"],
 }
 
 
@@ -96,6 +97,7 @@ def modules_of(*patterns):
 FREE_OF_HOST = modules_of(
     "fairseq_interference/modules/*.py",
     "fairseq_interference/optim/bilevel.py",
+    "fairseq_interference/optim/gradient_surgery.py",
     "fairseq_interference/evaluation/metrics*.py",
     "fairseq_interference/evaluation/records.py",
     "fairseq_interference/evaluation/report*.py",

@@ -147,13 +147,13 @@ def project(
             assert targets is not None
             own[number] = gradvac(some, orders, targets[number], beta)
     given, projected = products.sum(0), (own @ products @ own.transpose(0, 2, 1)).sum(0)
-    plain = math.sqrt(max(0.0, given.sum()))
+    plain = float(given.sum()) if given.sum() > NOTHING * given.trace() else 0.0
     return Projection(
         weights=own.sum(1),
         changed=_changed(own, products),
         before=cosines(given),
         after=cosines(projected),
-        norm_ratio=math.sqrt(max(0.0, projected.sum())) / plain if plain else None,
+        norm_ratio=math.sqrt(max(0.0, projected.sum()) / plain) if plain else None,
     )
 
 

@@ -153,7 +153,8 @@ class Surgery(wrapping.WrappingOptimizer):
         for language, mine in rows.items():
             gradients.select(language)
             part = sample if len(rows) == 1 else task.rows_of(sample, mine)
-            results.append(step(part, *others, ignore_grad=False))
+            loss, *logs = step(part, *others, ignore_grad=False)
+            results.append((loss.detach(), *logs))
             gradients.keep(language)
         return parts.summed(results)
 
