@@ -172,6 +172,19 @@ def test_the_projected_gradient_is_that_of_a_loop_over_examples(
     assert method == "pcgrad" or (right - sum(each)).norm() > 0.1 * right.norm()
 
 
+def test_orders_follow_from_the_number_of_the_update(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    original = gradient_surgery.draw_orders
+    monkeypatch.setattr(gradient_surgery, "draw_orders", lambda *some: (drawn.append(original(*some)), drawn[-1])[1])
+    task, trainer = setup(data, tmp_path, *SURGERY)
+    batch = sample(task, spread(task, 6))
+    for update in (3, 3, 4, 5, 6):
+        run(task, trainer, batch, update=update)
+    assert drawn[0] == drawn[1] and len({str(orders) for orders in drawn}) > 1
+
+
 def opposed(task: Any, trainer: Any) -> dict[str, Any]:
     """A batch whose languages conflict: they want other words in the same places."""
     batch = sample(task, spread(task, 9))
@@ -606,6 +619,17 @@ def test_sharded_training_is_refused(data: Path, tmp_path: Path) -> None:
     trainer._wrapped_model = FullyShardedDataParallel(trainer.get_model())
     with pytest.raises(HostError, match="Gradient surgery needs every parameter"):
         run(task, trainer, sample(task, spread(task, 8)))
+
+
+def test_a_task_that_does_not_part_its_batches_is_refused(data: Path, tmp_path: Path) -> None:
+    from fairseq.tasks import FairseqTask
+
+    task, trainer = setup(data, tmp_path, *SURGERY, arch="xlm_joint_tiny", double=False)
+    task.train_step = FairseqTask.train_step.__get__(task)  # as a task of the host's
+    with pytest.raises(UsageError, match="parted the batches"):
+        trainer.train_step([sample(task, spread(task, 8))])
+    with pytest.raises(UsageError, match="parted the batches"):
+        trainer.optimizer.step()
 
 
 def test_updates_of_one_language_each_are_pointed_out(

@@ -46,19 +46,17 @@ class LanguageGradients:
             self._found = {}
 
     def select(self, language: Optional[int]) -> None:
-        """Let backward passes add to the gradient of a language; None: to one that is not kept."""
+        """Let backward passes add to the gradient of a language; None: to one that is not kept.
+
+        What a pass leaves in ``.grad`` stays there as a sign of a running update.
+        """
         sums = self._found.get(-1 if language is None else language) or [None] * len(self.shared)
         for parameter, gradient in zip(self.shared, sums):
             parameter.grad = gradient
 
     def keep(self, language: int) -> None:
-        """Note what the pass of a language has left in ``.grad``, where it stays as a sign of a running update."""
+        """Note what the pass of a language has left in ``.grad``."""
         self._found[language] = [parameter.grad for parameter in self.shared]
-
-    def discard(self) -> None:
-        """Take away what a pass has left, but for a sign of a running update."""
-        if self._found:
-            self.select(next(iter(self._found)))
 
     def reduce(self, process_group: Any) -> dict[int, list[Optional[Tensor]]]:
         """Average over workers, as data parallelism does it: language -> P gradients, in the order of ids.

@@ -146,9 +146,7 @@ class Surgery(wrapping.WrappingOptimizer):
         rows = {} if ignore_grad else _rows_by_language(sample["net_input"]["lang_id"], task.training_tokens(sample))
         if not rows:
             gradients.select(None)
-            result = step(sample, *others, ignore_grad=ignore_grad)
-            gradients.discard()
-            return result
+            return step(sample, *others, ignore_grad=ignore_grad)
         results = []
         for language, mine in rows.items():
             gradients.select(language)
@@ -185,10 +183,24 @@ class Surgery(wrapping.WrappingOptimizer):
 
     # -- at the end of the update -------------------------------------------------------------------------------
 
+    def _check_begun(self) -> LanguageGradients:
+        """Refuse a task, or a wrapper of optimizers, that does not hand micro-batches over."""
+        if self._gradients is None:
+            raise UsageError(
+                "Nothing has parted the batches by language, so surgery would do nothing.",
+                where="--optimizer surgery",
+                allowed="--task xlm_masked_lm, xlm_tagging, xlm_nli, xlm_qa; no --use-bmuf",
+            )
+        return self._gradients
+
+    def step(self, closure: Any = None, scale: float = 1.0, groups: Any = None) -> None:
+        self._check_begun()
+        super().step(closure, scale, groups)
+
     def all_reduce_grads(self, module: Any) -> None:
         """Reduce the languages' gradients, project them, and leave their sum in ``.grad``."""
-        gradients = self._gradients
-        if gradients is None or list(wrappers(module))[-1] is not gradients.model:
+        gradients = self._check_begun()
+        if list(wrappers(module))[-1] is not gradients.model:  # a criterion with parameters
             self.inner.all_reduce_grads(module)
             return
         found = gradients.reduce(getattr(module, "process_group", None))
