@@ -33,6 +33,7 @@ EXPECTED = {
     "archs": ARCHS,
     "tasks": ["xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
     "criterions": ["l0_masked_lm", "xlm_masked_lm", "xlm_nli", "xlm_qa", "xlm_tagging"],
+    "optimizers": ["meta_adapter", "surgery"],
 }
 
 
@@ -98,6 +99,7 @@ FREE_OF_HOST = modules_of(
     "fairseq_interference/optim/bilevel.py",
     "fairseq_interference/optim/cosines.py",
     "fairseq_interference/analysis/gradient*s.py",
+    "fairseq_interference/optim/gradient_surgery.py",
     "fairseq_interference/evaluation/metrics*.py",
     "fairseq_interference/evaluation/records.py",
     "fairseq_interference/evaluation/report*.py",

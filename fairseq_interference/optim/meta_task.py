@@ -64,7 +64,7 @@ class MetaMixin(PresenceMixin):
                 self.meta.is_running = False
             added = {key: value - before.get(key, 0.0) for key, value in _gradients(phi).items()}
             self.meta.keep(piece, rng, results[-1][1], ignore_grad, group=group, phi=added)
-        return results[0] if len(results) == 1 else tuple(map(_summed, zip(*results)))
+        return parts.summed(results)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """The bilevel step, or without it the ordinary one."""
@@ -84,12 +84,6 @@ def split(sample: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
 
 def _gradients(parameters: list[Any]) -> dict[int, Tensor]:
     return {id(p): p.grad.detach().clone() for p in parameters if p.grad is not None}
-
-
-def _summed(values: Any) -> Any:
-    if isinstance(values[0], dict):
-        return {key: sum(value[key] for value in values) for key in values[0]}
-    return sum(values)
 
 
 def _check_parts(count: int, model: Any) -> None:

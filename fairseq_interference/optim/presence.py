@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import HostError, UsageError
+from fairseq_interference.optim import parts
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -144,6 +145,14 @@ class PresenceMixin:
         counts: Tensor = sample["target"].ne(pad).flatten(1).sum(1)
         return counts
 
+    def rows_of(self, sample: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+        """A sample of some rows (their numbers), whose loss and logs add up with those of the others."""
+        return parts.rows_of(sample, rows)
+
+    def trained_languages(self) -> list[str]:
+        """Codes of the languages that are trained on."""
+        return list(self.languages)
+
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> Any:
@@ -153,9 +162,11 @@ class PresenceMixin:
             raise UsageError(what, where="--optimizer meta_adapter", next_step="use --optimizer adam")
         tokens = self.training_tokens(sample)
         self.presence.mark(model, optimizer, sample["net_input"]["lang_id"], tokens * 0 if ignore_grad else tokens)
-        return super().train_step(  # type: ignore[misc]
-            sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad
-        )
+        step = super().train_step  # type: ignore[misc]
+        language_steps = getattr(inner_optimizer(optimizer), "language_steps", None)
+        if language_steps is not None:
+            return language_steps(self, step, sample, model, criterion, optimizer, update_num, ignore_grad)
+        return step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad)
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Step without the languages that are absent on all workers."""

@@ -343,6 +343,23 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         counts: Tensor = sample["target"].ge(0).view(len(sample["target"]), -1).sum(1)
         return counts
 
+    def rows_of(self, sample: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+        part = super().rows_of(sample, rows)
+        tokens, of = (float(self.training_tokens(some).sum()) for some in (part, sample))
+        part["sample_size"] = round(sample["sample_size"] * tokens / of)  # every row has so many units per token
+        return part
+
+    def trained_languages(self) -> list[str]:
+        """Codes of --train-langs and of --few-shot, each with an id of its own.
+
+        Raises:
+            LanguageError: one that the checkpoint does not know, so that it goes by another's id.
+        """
+        codes = [*self.train_langs, *self.few_shot_langs]
+        for code in codes:
+            self.languages.id(code, "--train-langs or --eval-langs")
+        return codes
+
     def validation_metrics(self) -> list[str]:
         """Names that ``--best-checkpoint-metric`` may take."""
         return self.criterion.metric_names(self.is_scored, self._scored, len(self.log_languages) > 1)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import torch
 from fairseq.tasks import register_task
+from torch import Tensor
 
 from fairseq_interference.criterions.xlm_tagging import HEAD, TaggingCriterion
 from fairseq_interference.data.companions import Companions
@@ -78,6 +80,15 @@ class TaggingTask(FinetuningTask):
 
     def collate(self, examples: Sequence[Example], ids: Sequence[int]) -> dict[str, Any]:
         return collate(examples, ids, pad=self.dictionary.pad())
+
+    def rows_of(self, sample: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+        part, words = super().rows_of(sample, rows), sample["words"]
+        number = torch.full_like(sample["net_input"]["lang_id"], -1)
+        number[rows] = torch.arange(len(rows), device=rows.device)
+        kept = number[words["row"]] >= 0
+        mine = {key: words[key][kept] for key in ("row", "column", "label", "group")}
+        # in training a row is an example of its own
+        return {**part, "words": {**mine, "row": number[mine["row"]], "count": words["count"][rows]}}
 
     def count_entities(self, gold: Sequence[int], predicted: Sequence[int]) -> tuple[int, int, int]:
         """Right, predicted and gold entities (strict IOB2) of one sentence of label ids."""
