@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+import ddp
 import numpy as np
 import pytest
 import torch
@@ -323,6 +323,30 @@ def test_a_new_start_is_not_the_old_one(world: dict[str, Path], tmp_path: Path) 
     assert not (tmp_path / "other").exists()
 
 
+def test_a_converted_xlm_r_is_probed_too(world: dict[str, Path], tmp_path: Path) -> None:
+    from convert_world import write_fairseq
+
+    from fairseq_interference import load
+    from fairseq_interference.convert import fairseq_xlmr
+    from fairseq_interference.convert.reinit import reinitialise
+    from fairseq_interference.languages import LanguageList
+
+    write_fairseq(tmp_path / "xlmr")
+    made = fairseq_xlmr.convert(tmp_path / "xlmr", tmp_path / "start", "xlm_joint", LanguageList(["xa", "xb"]))
+    grid, cells = grid_of({**world, "xlmr": made.path}, "xlmr", "--probe", "freeze,last-k,enlarge", "--k", "1")
+    model = load(made.path).model
+    parameters = [name for name, _ in model.named_parameters()]
+    for cell in cells[1:]:
+        texts = [text.rpartition("=x")[0] or text for text in grid.settings(cell)[0].partition("=")[2].split(",")]
+        assert all(layers.fitting(parameters, [pattern]) for pattern in texts), cell
+    chosen = layers.fitting(grid.names, layers.patterns_of(grid.names, [1], "all"))
+    assert set(chosen) == owned(model, 1, "all")
+    path = reinitialise(made.path, chosen, 1, tmp_path / "new")
+    old, new = model.state_dict(), load(path).model.state_dict()
+    assert {n for n in old if not torch.equal(old[n], new[n])} <= set(chosen)
+    assert not torch.equal(old[f"{BODY}0.fc1.weight"], new[f"{BODY}0.fc1.weight"])
+
+
 # --- plan --------------------------------------------------------------------------------------------------------
 
 
@@ -519,25 +543,34 @@ def test_figures_are_described_from_the_tables(tmp_path: Path) -> None:
 # --- through the real command --------------------------------------------------------------------------------------
 
 
+COMMAND = ["diagnose", "layers", "--checkpoint", "joint/checkpoint_last.pt", "--data", "ner", "--train-lang", "xa"]
+COMMAND += [
+    "--eval-langs",
+    "xb",
+    "--out",
+    "out",
+    "--layers",
+    "1",
+    "--probe",
+    "freeze,reinit,last-k,enlarge",
+    "--k",
+    "1",
+]
+SETTINGS = ["--set", "max-epoch=3", "lr=5e-3", "batch-size=10"]
+
+
 def diagnose(folder: Path, *more: object) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_interference",
-        "diagnose",
-        "layers",
-        "--checkpoint",
-        "joint/checkpoint_last.pt",
-    ]
-    command += ["--data", "ner", "--train-lang", "xa", "--eval-langs", "xb", "--out", "out", "--layers", "1"]
-    command += ["--probe", "freeze,reinit,last-k,enlarge", "--k", "1", *map(str, more)]
-    command += ["--set", "max-epoch=3", "lr=5e-3", "batch-size=10"]
+    command = [sys.executable, "-m", "fairseq_interference", *COMMAND, *map(str, more), *SETTINGS]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=folder, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+    return subprocess.Popen(command, cwd=folder, text=True, env=ddp.environment(), **pipes)
 
 
 @pytest.mark.slow
-def test_a_study_is_interrupted_and_goes_on(tmp_path: Path, plugin: Any) -> None:
+def test_a_study_is_interrupted_and_goes_on(
+    tmp_path: Path, plugin: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairseq_interference.cli import main
+
     checkpoint = write_checkpoint(tmp_path / "joint", ("xa", "xb"), "xlm_joint_tiny")
     write_prepared(tmp_path / "ner", {"train": 20, "dev": 6})
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
@@ -549,13 +582,13 @@ def test_a_study_is_interrupted_and_goes_on(tmp_path: Path, plugin: Any) -> None
         if "run 3 of 5, reinit-all-1 seed1" in line:
             break
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=100)
+    _, said = running.communicate(timeout=300)
     assert running.returncode == 75, said
     finished = rows.read_bytes()
     assert len(finished.splitlines()) == 3  # settings, baseline, freeze
 
     running = diagnose(tmp_path, "--jobs", "2", "--suggest-sets")
-    told, said = running.communicate(timeout=200)
+    told, said = running.communicate(timeout=300)
     assert running.returncode == 0, said
     assert "run 2 of 5" not in said and "run 3 of 5, reinit-all-1 seed1" in said and "run 5 of 5" in said
     assert rows.read_bytes().startswith(finished) and len(rows.read_bytes().splitlines()) == 6
@@ -576,9 +609,10 @@ def test_a_study_is_interrupted_and_goes_on(tmp_path: Path, plugin: Any) -> None
     assert not list((tmp_path / "out").rglob("*.pt")) and (tmp_path / "out" / "figures" / "layers-curves.png").is_file()
     assert yaml.safe_load((tmp_path / "out/layers/sets.yaml").read_text())["sets"]["S_I"]["layers"] == [1]
 
-    running = diagnose(tmp_path)
-    told, said = running.communicate(timeout=100)
-    assert running.returncode == 0 and "run 1" not in said and "index:" in told
-    running = diagnose(tmp_path, "--split", "train")
-    told, said = running.communicate(timeout=100)
-    assert running.returncode == 1 and "split: 'dev', now 'train'" in said and "Traceback" not in said
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert main([*COMMAND, *SETTINGS]) == 0
+    told, said = capsys.readouterr()
+    assert "run 1" not in said and "index:" in told
+    assert main([*COMMAND, "--split", "train", *SETTINGS]) == 1
+    assert "split: 'dev', now 'train'" in capsys.readouterr().err
