@@ -516,6 +516,7 @@ def test_without_probes_the_papers_sets_stand_in(tmp_path: Path, depth: int, siz
         "V_II": (numbers[-fast:], "attention"),
     }
     assert {one["layers_from"] for one in sets.values()} == {"paper's fractions"} and content["task"] == "ner"
+    assert {sets[name]["part_from"] for name in ("S_II", "V_II")} == {"paper's choice"}
 
 
 def test_figures_are_described_from_the_tables(tmp_path: Path) -> None:
@@ -537,6 +538,9 @@ def test_figures_are_described_from_the_tables(tmp_path: Path) -> None:
     assert list(parts.panels[0].curves["feed-forward"].y) == [3.0, 4.0]
     assert [panel.rows for panel in groups.panels] == [["all weights, 1-2", "feed-forward, 1-2"]] * 2
     assert "4 seeds" in curves.title
+    assert list(parts.panels[0].curves["feed-forward"].low) == [2.0, 3.0]
+    few = layers.figures(Study("layers", settings, {"differences": [{**row, "runs": 2} for row in every]}))[0]
+    assert all(set(curve.low) == {None} for panel in few.panels for curve in panel.curves.values())
     assert plots.draw_figure(groups, tmp_path)
 
 

@@ -27,8 +27,7 @@ from fairseq_interference.stages import write_text
 
 FILE = "sets.yaml"
 MEASURE = "average"
-PAPER = "paper's fractions"
-PROBED = "probes"
+PAPER, PAPER_PART, PROBED = "paper's fractions", "paper's choice", "probes"
 Patterns = Callable[[Sequence[int], str], list[str]]
 
 
@@ -107,7 +106,7 @@ def _best(evidence: Evidence, probe: str, layers: Sequence[int], default: str) -
     """Part of some layers with the highest difference; where that comes from; all parts' differences."""
     found = evidence.part(probe, layers) if layers else {}
     if not found:
-        return default, PAPER, None
+        return default, PAPER_PART, None
     return max(found, key=lambda part: found[part]), PROBED, found
 
 
@@ -137,7 +136,7 @@ _HEADER = """\
 # S_I: re-initialising the layer lowers the score by obvious_drop points or more; V_I: all other layers.
 # S_II: layers of S_I whose freezing raises the score, and the part of them whose freezing raises it most.
 # V_II: the part of V_I that gains most at enlarged_by times the rate.
-# "{paper}": that probe was not run; bottom 10/12, bottom 4/12 feed-forward, top 2/12, its attention.
+# "{paper}", "{part}": that probe was not run; bottom 10/12, bottom 4/12 feed-forward, top 2/12, its attention.
 # A difference whose interval (low, high) holds 0 may be chance; the rule looks at the mean.
 """
 
@@ -145,5 +144,5 @@ _HEADER = """\
 def write_sets(path: Path, found: dict[str, Any], about: dict[str, Any]) -> Path:
     """Write ``sets.yaml``; ``about`` says what was probed."""
     text = yaml.safe_dump({"schema": 1, **about, **found}, sort_keys=False, allow_unicode=True, width=110)
-    write_text(path, _HEADER.format(paper=PAPER) + text)
+    write_text(path, _HEADER.format(paper=PAPER, part=PAPER_PART) + text)
     return path

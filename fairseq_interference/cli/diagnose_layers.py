@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
 
@@ -58,19 +60,31 @@ def run(args: argparse.Namespace) -> Study:
         InterferenceError: flags that cannot be run, or a run that has failed.
         SystemExit: a dry run, or told to stop.
     """
-    from fairseq_interference.cli.layer_runs import quiet
-
     with quiet():
         return _run(args)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The host's notes go into the logs of runs only; the level that it sets for all loggers is taken back."""
+    level = logging.getLogger().level
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        logging.getLogger().setLevel(level)
+
+
 def _run(args: argparse.Namespace) -> Study:
-    from fairseq_interference import finetune, processes
+    from fairseq_interference import finetune, launch, processes
     from fairseq_interference.cli.layer_runs import Grid
     from fairseq_interference.stages import locked
 
     if not args.checkpoint.is_file():
         raise UsageError("There is no such checkpoint.", where="--checkpoint", value=str(args.checkpoint))
+    if args.jobs > 1 and launch.visible_gpus():
+        raise UsageError("Runs side by side are for machines without a GPU.", where="--jobs", value=args.jobs)
     names = parameter_names(args.checkpoint)
     cells = plan(args, layers.depth_of(names))
     grid = Grid(args, names)

@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from fairseq_interference import finetune, launch, processes
 from fairseq_interference.analysis import layers
@@ -99,7 +99,7 @@ class Grid:
             InterferenceError: what is wrong with them.
         """
         args = self.parsed(cell, "--dry-run")
-        config = launch.override(launch.read_config(args.config), self.args.set)
+        config = launch.override(launch.read_config(args.config), " ".join(self.args.set).split())
         given = [name for name in OWN if any(key.replace("_", "-") == name for key in config.train)]
         if given:
             what = "Probes set this themselves."
@@ -124,7 +124,7 @@ class Grid:
 
     # -- running --------------------------------------------------------------------------------------------------
 
-    def show(self, cells: Sequence[Cell], done: Ledger | None) -> None:
+    def show(self, cells: Sequence[Cell], done: Optional[Ledger]) -> None:
         """Check and print the command of every run that is left."""
         print(f"{len(cells)} runs")
         checked: set[str] = set()
@@ -218,18 +218,6 @@ class Grid:
             with contextlib.suppress(OSError):  # its lock; the folder of the probe once no seed is left in it
                 folder.with_name(f".{folder.name}.lock").unlink()
                 folder.parent.rmdir()
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """The host's notes go into the logs of runs only; the level that it sets for all loggers is taken back."""
-    level = logging.getLogger().level
-    logging.disable(logging.INFO)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        logging.getLogger().setLevel(level)
 
 
 @contextlib.contextmanager
