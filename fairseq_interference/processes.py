@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import resource
@@ -29,6 +30,9 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
+Work = Callable[[list[str]], object]
+
+
 class Forked:
     """``fairseq-train`` as a copy of this process, which has imported the host already: that is most of a start.
 
@@ -36,17 +40,19 @@ class Forked:
 
     Args:
         command: the command as it would be typed; the first word is not looked at.
+        work: what is done with the command instead of training. It may have children of its own, and is therefore told
+            to end, never killed.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.command = list(command)
+    def __init__(self, command: Sequence[str], work: Optional[Work] = None) -> None:
+        self.command, self.work = list(command), work
         self.returncode: Optional[int] = None
         self.peak = 0  # resident bytes, known at its end
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(self.command)
+            _become(self.command, work or _train)
 
     def poll(self) -> Optional[int]:
         if self.returncode is None:
@@ -68,21 +74,21 @@ class Forked:
         os.kill(self.pid, sig)
 
     def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL if self.work is None else signal.SIGTERM)
 
 
 def _bytes(maxrss: int) -> int:
     return maxrss if sys.platform == "darwin" else maxrss * 1024
 
 
-def _become(command: list[str]) -> NoReturn:
-    """Run the host's entry point with the arguments of ``command``, then end this process as Python would."""
+def _become(command: list[str], work: Work) -> NoReturn:
+    """Do the work with ``command`` as the arguments of this process, then end it as Python would."""
     code = FAILED
     try:
         for number in TOLD:  # the launcher's handlers are not the training's
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        code = _exit_code_of(command)
+        code = _exit_code_of(command, work)
     finally:
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
@@ -91,17 +97,21 @@ def _become(command: list[str]) -> NoReturn:
         os._exit(code)
 
 
-def _exit_code_of(command: list[str]) -> int:
+def _train(command: list[str]) -> None:
+    from fairseq_cli.train import cli_main
+
+    from fairseq_interference import register
+
+    register()  # wraps the command, which is new here
+    cli_main()
+
+
+def _exit_code_of(command: list[str], work: Work) -> int:
     sys.argv = command
     logging.getLogger().handlers.clear()  # the host sets its own log up as its command is imported
     try:
         try:
-            from fairseq_cli.train import cli_main
-
-            from fairseq_interference import register
-
-            register()  # wraps the command, which is new here
-            cli_main()
+            work(command)
         except Exception:
             sys.excepthook(*sys.exc_info())
             return FAILED
@@ -116,18 +126,19 @@ def _exit_code_of(command: list[str]) -> int:
     return 0
 
 
-def run(commands: Sequence[Sequence[str]], fork: bool = False) -> tuple[int, int]:
+def run(commands: Sequence[Sequence[str]], fork: bool = False, work: Optional[Work] = None) -> tuple[int, int]:
     """Run commands side by side until all have ended well or one has failed.
 
     Args:
         commands: one per process.
         fork: they are all ``fairseq-train``; start them as copies of this process.
+        work: with ``fork``: what the copies do instead.
 
     Returns:
         The first exit code that is not 0, else 0; and the most memory that one process has held, in bytes
         (if they are not forks: one of all that this process has ever started).
     """
-    start: Any = Forked if fork else subprocess.Popen
+    start: Any = functools.partial(Forked, work=work) if fork else subprocess.Popen
     processes: list[Process] = []
     with _forwarding(processes) as told:
         for command in commands:

@@ -350,8 +350,10 @@ def test_the_head_has_a_rate_of_its_own(
 def test_a_flattened_head_has_no_rate_of_its_own(world: dict[str, Path], tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from fairseq_interference.optim.head_rate import rate_of_head
+    from fairseq_interference.optim.head_rate import set_rates
 
     flat = SimpleNamespace(optimizer_config={"lr": 0.1}, param_groups=[{"params": [torch.zeros(3)], "lr": 0.1}])
     with pytest.raises(HostError, match="--fp16-no-flatten-grads"):
-        rate_of_head(flat, "token_heads.qa", "x2")
+        set_rates(flat, "token_heads.qa", "x2")
+    with pytest.raises(HostError, match="--fp16-no-flatten-grads"):
+        set_rates(flat, "token_heads.qa", "x1", "*.layers.0.*=x10")

@@ -40,6 +40,31 @@ def test_a_failed_process_ends_the_others() -> None:
     assert processes.run([[sys.executable, "-c", "pass"]])[0] == 0
 
 
+WORK = """
+import os, signal, sys, time
+from fairseq_interference import processes
+
+def work(command):
+    if command[1] == "wait":
+        signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), sys.exit(0)))
+        print("waiting", flush=True)
+        time.sleep(60)
+    sys.exit(int(command[1]))
+
+print(processes.run([["x", "0"], ["x", "4"]], fork=True, work=work)[0], flush=True)
+waiting = processes.Forked(["x", "wait"], work)
+time.sleep(1)
+processes._end([waiting], patience=0)
+print("ended with", waiting.poll())
+"""
+
+
+def test_a_fork_with_work_of_its_own_is_told_to_end(tmp_path: Path) -> None:
+    """It may have children, which a kill would leave behind."""
+    said = ddp.run_command([sys.executable, "-c", WORK], cwd=tmp_path).log
+    assert said.split() == ["4", "waiting", "told", "to", "end", "ended", "with", "0"]
+
+
 PEAK = """
 import sys
 import fairseq_interference

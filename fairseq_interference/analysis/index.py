@@ -16,6 +16,9 @@ STUDIES: dict[str, str] = {
     "gradients": "gradient_figures",
     "conflict": "conflict",
     "masks": "mask_figures",
+    "cka": "cka",
+    "layers": "layers",
+    "gaps": "gaps",
     "corpus-size": "corpus_size",
     "similarity": "similarity",
 }

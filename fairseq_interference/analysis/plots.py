@@ -333,7 +333,7 @@ def _draw_lines(place: Any, panel: Lines, names: Sequence[str]) -> None:
         place.axhline(0, color="black", linewidth=0.8)
     if panel.integers:
         ticker = importlib.import_module("matplotlib.ticker")
-        place.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        place.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
     _labels(place, panel)
 
 

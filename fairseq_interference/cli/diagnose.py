@@ -18,6 +18,9 @@ OUT = "results/diagnose"
 STUDIES: dict[str, str] = {
     "gradients": "diagnose_gradients",
     "masks": "diagnose_masks",
+    "cka": "diagnose_cka",
+    "layers": "diagnose_layers",
+    "gaps": "diagnose_gaps",
     "corpus-size": "diagnose_corpus_size",
     "similarity": "diagnose_similarity",
 }

@@ -23,7 +23,7 @@ from fairseq_interference.data.pretrained import companions_of, pretrained_posit
 from fairseq_interference.data.tokenizer import Tokenizer
 from fairseq_interference.errors import CheckpointError, DataError, LanguageError, UsageError
 from fairseq_interference.languages import LanguageList, parse_codes
-from fairseq_interference.optim.head_rate import freeze, rate_of_head
+from fairseq_interference.optim.head_rate import freeze, scales_of, set_rates
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts, inner_optimizer
 from fairseq_interference.optim.rates import Rate
 from fairseq_interference.stages import write_json, write_text
@@ -142,6 +142,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
     def _check_flags(self) -> None:
         """Everything that can be known before a model is built."""
         Rate.parse(self.cfg.head_lr, "--head-lr")
+        scales_of(self.cfg.lr_scale)
         if not self.train_langs:
             raise UsageError(
                 "Fine-tuning needs a language to train on.",
@@ -226,11 +227,11 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         return 0
 
     def prepare_optimizer(self, optimizer: Any) -> None:
-        """Give the head a rate of its own; called when the host has built an optimizer."""
+        """Give the head and scaled parameters their rates; called when the host has built an optimizer."""
         if getattr(inner_optimizer(optimizer), "needs_meta_step", False):
             what = "Fine-tuning has no meta step."
             raise UsageError(what, where="--optimizer meta_adapter", next_step="use --optimizer adam")
-        rate_of_head(optimizer, self.head, self.cfg.head_lr)
+        set_rates(optimizer, self.head, self.cfg.head_lr, self.cfg.lr_scale)
 
     # -- data ---------------------------------------------------------------------------------------------------
 

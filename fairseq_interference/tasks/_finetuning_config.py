@@ -39,6 +39,13 @@ class FinetuningConfig(FairseqDataclass):
     head_lr: str = field(
         default="x1", metadata={"help": "rate of the head: x10 is ten times --lr, 0.001 itself; follows the scheduler"}
     )
+    lr_scale: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "rates of parameters by their names, as factors of --lr: PATTERN=x10,PATTERN=x0.1; patterns as "
+            "those of --freeze, none of which may overlap; they follow the scheduler"
+        },
+    )
     fallback_lang: Optional[str] = field(
         default=None, metadata={"help": "language whose parts serve a language that the checkpoint does not know"}
     )
