@@ -12,7 +12,7 @@ from fairseq_interference.analysis.study import Study, read_study
 from fairseq_interference.stages import write_text
 
 #: study -> module of this package with ``TITLE`` and ``figures(study) -> list[plots.Figure]``, in the order shown
-STUDIES: dict[str, str] = {}
+STUDIES: dict[str, str] = {"cka": "cka", "gaps": "gaps"}
 INDEX, FIGURES = "index.md", "figures"
 
 

@@ -15,7 +15,7 @@ from fairseq_interference.errors import DONE
 HELP = "see interference: gradient conflict, masks per language, CKA, layer probes, gap curves (CSV, JSON, figures)"
 OUT = "results/diagnose"
 #: study -> module of this package with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> Study``
-STUDIES: dict[str, str] = {}
+STUDIES: dict[str, str] = {"cka": "diagnose_cka", "gaps": "diagnose_gaps"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
