@@ -17,7 +17,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional
 
-from fairseq_interference import checkpoint_files, host_checks, host_optimizers
+from fairseq_interference import checkpoint_files, host_checks, host_optimizers, validation_log
 from fairseq_interference.errors import REQUEUE, InterferenceError, UsageError
 from fairseq_interference.stopping import STOPPING, any_rank, end_readers, save_and_leave
 
@@ -48,7 +48,8 @@ def _load_checkpoint_to_cpu(original: Function) -> Function:
 def _load_checkpoint(original: Function) -> Function:
     """An unreadable checkpoint_last.pt is set aside for the newest readable one; then signals are watched.
 
-    It is the host's last call before the loop, so the best-checkpoint metric is checked here too.
+    It is the host's last call before the loop, so the best-checkpoint metric is checked here too, and the task begins
+    its validation.jsonl.
     """
 
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
@@ -56,6 +57,7 @@ def _load_checkpoint(original: Function) -> Function:
             _replace_unreadable(os.path.join(cfg.save_dir, cfg.restore_file), trainer)
         loaded = original(cfg, trainer, **kwargs)
         host_checks.check_best_metric(trainer.cfg, trainer)
+        validation_log.begin_log(trainer)
         STOPPING.watch()
         STOPPING.training = True
         return loaded
@@ -88,13 +90,20 @@ def _convert_namespace_to_omegaconf(original: Function) -> Function:
 
 
 def _validate_and_save(original: Function) -> Function:
-    """SIGTERM and SIGUSR1 end the loop after the update, with a checkpoint and exit code 75."""
+    """SIGTERM and SIGUSR1 end the loop after the update, with a checkpoint and exit code 75.
+
+    ``--gap-every`` validates here, behind the host's own validation and saving, which know nothing of it.
+    """
+
+    validate: Any = getattr(original, "__globals__", {}).get("validate")
 
     def validate_and_save(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any, **kwargs: Any) -> Any:
         if any_rank(trainer, STOPPING.requested is not None):
             save_and_leave(cfg, trainer, task, epoch_itr)
         losses, should_stop = original(cfg, trainer, task, epoch_itr, *args, **kwargs)
-        validated = losses[0] is not None  # equal on all ranks; it may have taken long
+        validated = losses[0] is not None or validation_log.validate_between(
+            validate, cfg, trainer, task, epoch_itr, cfg.dataset.valid_subset.split(",")
+        )  # equal on all ranks; it may have taken long
         if validated and not should_stop and any_rank(trainer, STOPPING.requested is not None):
             save_and_leave(cfg, trainer, task, epoch_itr)
         return losses, should_stop

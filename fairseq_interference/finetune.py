@@ -113,13 +113,21 @@ def all_languages(args: argparse.Namespace) -> list[str]:
 def settings_of(args: argparse.Namespace) -> list[str]:
     """``KEY=VALUE`` beyond the configuration: arch and options of the checkpoint, then ours; the later one wins."""
     settings = [*model_flags(args.checkpoint), f"train-langs={args.train_lang}", f"selection={args.selection}"]
-    if (args.selection != SELECTIONS[0] or args.few_shot) and args.eval_langs:
+    if reads_targets(args) and args.eval_langs:
         settings.append(f"eval-langs={args.eval_langs}")
     if args.few_shot:
         settings.append(f"few-shot={args.few_shot}")
     if args.fallback_lang:
         settings.append(f"fallback-lang={args.fallback_lang}")
     return [*settings, *(part for setting in args.set for part in setting.split())]
+
+
+def reads_targets(args: argparse.Namespace) -> bool:
+    """Whether training reads dev splits of --eval-langs: to select, to train on, or for ``gap-every``."""
+    config = launch.override(launch.read_config(args.config), [part for text in args.set for part in text.split()])
+    every = [value for flag, value in config.train.items() if flag.replace("_", "-") == "gap-every"]
+    gap = any(value not in (None, False) and str(value).strip() != "0" for value in every)
+    return args.selection != SELECTIONS[0] or bool(args.few_shot) or gap
 
 
 def searched(args: argparse.Namespace, config: launch.TrainConfig) -> str:
@@ -180,7 +188,7 @@ def fingerprint(args: argparse.Namespace, cell: Sequence[str]) -> str:
     values = [args.train_lang, args.selection, " ".join([*args.set, *cell]), args.precision or ""]
     values += [args.fallback_lang or "", *([str(args.few_shot)] if args.few_shot else [])]
     files += [find_split(args.data, lang, "train") for lang in langs]
-    if args.selection != SELECTIONS[0] or args.few_shot:
+    if reads_targets(args):
         langs = all_languages(args)
         values.append(args.eval_langs)
     files += [path for path in (find_split(args.data, lang, "dev") for lang in langs) if path.is_file()]

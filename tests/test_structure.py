@@ -20,7 +20,7 @@ RANKS = {
     **dict.fromkeys(("models", "criterions", "optim"), 2),
     **dict.fromkeys(("modules", "data"), 1),
     **dict.fromkeys(("compat", "checkpoint_files", "host_checks", "host_optimizers", "stopping"), 0),
-    **dict.fromkeys(("appended_state", "processes"), 0),
+    **dict.fromkeys(("appended_state", "processes", "validation_log"), 0),
     **dict.fromkeys(("stages", "languages", "errors"), 0),
 }
 # scorers are plain functions on lists without any host: tasks report with them while they train

@@ -1,7 +1,8 @@
 """Hidden states of text, layer by layer: one vector for every piece, whatever is in the batch beside it.
 
 Layer 0 is what the embeddings give, layer k what the k-th layer puts out; the last one includes the encoder's closing
-norm, if it has one. ``<s>`` and ``</s>`` are read by the model, but have no vector in what comes back.
+norm, if it has one. ``<s>`` and ``</s>`` are read by the model, but have no vector in what comes back, unless that of
+``<s>`` is asked for.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ def hidden_states(
     layers: Sequence[int],
     *,
     mean: bool = False,
+    first: bool = False,
     batch_size: Optional[int] = None,
     max_tokens: int = MAX_TOKENS,
 ) -> list[Tensor]:
@@ -165,10 +167,12 @@ def hidden_states(
         lang_id: language of all of them, see :func:`route`.
         layers: numbers from 0, see :func:`layer_number`; K of them.
         mean: give the mean over a text's pieces.
+        first: give ``<s>`` instead, of a text's first part.
         batch_size, max_tokens: most rows and tokens of a batch.
 
     Returns:
-        (K, T, C) for each text, or (K, C) with ``mean``; T = 0, or zeros, for a text without pieces. On the CPU.
+        (K, T, C) for each text, or (K, C) with ``mean`` or ``first``; T = 0, or zeros, for a text without pieces.
+        On the CPU.
     """
     model, count = loaded.model.eval(), layers_of(loaded)
     rows = _rows(texts, longest_row(loaded), loaded.dictionary)
@@ -180,14 +184,17 @@ def hidden_states(
         last, said = model(src_tokens=tokens, features_only=True, return_all_hiddens=True, **extra)
         states = [last if layer == count else said["inner_states"][layer].transpose(0, 1) for layer in layers]
         for place, number in enumerate(batch):
-            own = torch.stack([state[place, 1 : 1 + rows[number].pieces] for state in states])  # K x T x C
+            part = slice(0, 1) if first else slice(1, 1 + rows[number].pieces)
+            own = torch.stack([state[place, part] for state in states])  # K x T x C
             found[number] = (own.sum(dim=1) if mean else own).cpu()
     width = width_of(loaded)
     parts: list[list[Tensor]] = [[] for _ in texts]
     for number, row in enumerate(rows):
         parts[row.text].append(found[number])
+    zero = torch.zeros(len(layers), width, dtype=like.dtype)
+    if first:
+        return [own[0][:, 0] if own else zero for own in parts]
     if mean:
-        zero = torch.zeros(len(layers), width, dtype=like.dtype)
         return [sum(own, zero) / max(len(ids), 1) for own, ids in zip(parts, texts)]
     none = torch.zeros(len(layers), 0, width, dtype=like.dtype)
     return [torch.cat([none, *own], dim=1) for own in parts]

@@ -27,7 +27,8 @@ from fairseq_interference.optim.head_rate import freeze, scales_of, set_rates
 from fairseq_interference.optim.presence import PresenceMixin, has_language_parts, inner_optimizer
 from fairseq_interference.optim.rates import Rate
 from fairseq_interference.stages import write_json, write_text
-from fairseq_interference.tasks._finetuning_config import FinetuningConfig, selection
+from fairseq_interference.tasks._finetuning_config import FinetuningConfig, check_gap, selection
+from fairseq_interference.tasks._validation import LoggedValidation
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _FEW_SHOT = 0xF5
 SPLITS = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
 
 
-class FinetuningTask(PresenceMixin, FairseqTask):
+class FinetuningTask(PresenceMixin, LoggedValidation, FairseqTask):
     """Fine-tune a pretrained encoder on some languages; validate others with it.
 
     Args:
@@ -152,6 +153,7 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         if self.cfg.few_shot < 0 or (self.cfg.few_shot and not self.few_shot_langs):
             allowed = "0 or more, with a language in --eval-langs that is not in --train-langs"
             raise UsageError("Few shots of what?", where="--few-shot", value=self.cfg.few_shot, allowed=allowed)
+        check_gap(self.cfg, self.train_langs, self.eval_langs)
         if self.cfg.disable_validation:
             return
         if not self.select_languages:
@@ -360,6 +362,19 @@ class FinetuningTask(PresenceMixin, FairseqTask):
         for code in codes:
             self.languages.id(code, "--train-langs or --eval-langs")
         return codes
+
+    def validation_measures(self) -> dict[str, str]:
+        """Measures of each language, and their units."""
+        names = [*self.criterion.measures, *(self.criterion.validated if self.is_scored else ())]
+        return {name: "bits per labelled unit" if name == "loss" else "per cent" for name in names}
+
+    def validation_languages(self) -> list[str]:
+        """Those trained on first."""
+        return self.log_languages
+
+    def log_header(self) -> dict[str, Any]:
+        """Kind of scores, languages that are trained on and that select."""
+        return {"kind": self.kind, "train_langs": self.train_langs, "select_langs": self.select_languages}
 
     def validation_metrics(self) -> list[str]:
         """Names that ``--best-checkpoint-metric`` may take."""

@@ -6,6 +6,9 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, MISSING
 
+from fairseq_interference.data.prepared import find_split
+from fairseq_interference.errors import DataError, UsageError
+
 SELECTIONS = ("source-dev", "target-dev", "all-dev")
 
 
@@ -27,6 +30,13 @@ class FinetuningConfig(FairseqDataclass):
         metadata={
             "help": "train on so many examples of each of --eval-langs besides: drawn by --seed from the dev split, "
             "which loses them; 0: none"
+        },
+    )
+    gap_every: int = field(
+        default=0,
+        metadata={
+            "help": "every so many updates, take dev scores of all languages besides (validation.jsonl); they select "
+            "nothing; 0: never"
         },
     )
     freeze: Optional[str] = field(
@@ -69,3 +79,20 @@ def selection(cfg: Any, train: list[str], others: list[str]) -> list[str]:
     """Languages whose dev splits select the best checkpoint."""
     chosen = {"source-dev": train, "target-dev": others, "all-dev": [*train, *others]}[str(cfg.selection)]
     return list(dict.fromkeys(chosen))
+
+
+def check_gap(cfg: Any, train: list[str], others: list[str]) -> None:
+    """``--gap-every`` needs a gap: validation, and dev splits of the others.
+
+    Raises:
+        UsageError: without effect. DataError: a language without a dev split.
+    """
+    every, targets = cfg.gap_every, [lang for lang in others if lang not in train]
+    if every < 0 or (every and (cfg.disable_validation or not targets)):
+        allowed = "0 or more, with validation and a language in --eval-langs that is not in --train-langs"
+        raise UsageError("The gap between what?", where="--gap-every", value=every, allowed=allowed)
+    missing = [lang for lang in targets if every and not find_split(cfg.data, lang, "dev").is_file()]
+    if missing:
+        advice = "prepare one, or leave the language out of --eval-langs"
+        where = find_split(cfg.data, missing[0], "dev")
+        raise DataError("A language of --gap-every has no dev split.", where=where, next_step=advice)

@@ -29,6 +29,7 @@ from fairseq_interference.optim import meta_options
 from fairseq_interference.optim.conflict import SINGLE, ConflictMixin
 from fairseq_interference.optim.meta_task import MetaMixin
 from fairseq_interference.stages import write_json
+from fairseq_interference.tasks._validation import LoggedValidation
 
 logger = logging.getLogger(__name__)
 BREAK_MODES = ChoiceEnum(list(MODES))
@@ -102,7 +103,7 @@ class XlmMaskedLmConfig(meta_options.MetaOptions):
 
 
 @register_task("xlm_masked_lm", dataclass=XlmMaskedLmConfig)
-class XlmMaskedLmTask(ConflictMixin, MetaMixin, FairseqTask):
+class XlmMaskedLmTask(ConflictMixin, MetaMixin, LoggedValidation, FairseqTask):
     """Masked language modelling over several languages.
 
     Attributes:
@@ -337,6 +338,14 @@ class XlmMaskedLmTask(ConflictMixin, MetaMixin, FairseqTask):
             )
 
     # -- steps and logging --------------------------------------------------------------------------------------
+
+    def validation_measures(self) -> dict[str, str]:
+        """Measures of each language, and their units."""
+        return {"loss": "bits per masked token", "ppl": "2 ** bits per masked token"}
+
+    def validation_languages(self) -> list[str]:
+        """All of the run."""
+        return list(self.languages)
 
     def validation_metrics(self) -> list[str]:
         """Names that ``--best-checkpoint-metric`` may take."""
