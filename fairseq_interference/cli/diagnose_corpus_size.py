@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from fairseq_interference import validation_log
 from fairseq_interference.analysis import designs
 from fairseq_interference.analysis.study import Row, Study
 from fairseq_interference.errors import UsageError
@@ -51,8 +53,6 @@ def curves(runs: Path, arms: Arms) -> list[Row]:
     Raises:
         UsageError: no run of a model is there.
     """
-    from fairseq_interference.analysis.gaps import read_validations
-
     found = []
     for folder in sorted(path for path in runs.glob("*") if path.is_dir()):
         match = RUN.fullmatch(folder.name)
@@ -63,5 +63,12 @@ def curves(runs: Path, arms: Arms) -> list[Row]:
     rows = []
     for arm, seed, folder in found:
         languages = sorted({measure.language for measure in arms[arm] if not measure.source})
-        rows += designs.curve_rows(arm, seed, read_validations(folder), languages)
+        rows += designs.curve_rows(arm, seed, _validations(folder), languages)
     return rows
+
+
+def _validations(folder: Path) -> Iterator[Row]:
+    """Losses of every language at every validation of a run, in bits."""
+    for line in validation_log.read(folder)[1]:
+        losses = {f"loss_{lang}": found.get("loss_bits") for lang, found in line["metrics"].items()}
+        yield {"update": line["update"], "epoch": line["epoch"], **losses}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_interference.appended_state import language_of
 from fairseq_interference.errors import UsageError
-from fairseq_interference.optim import bilevel, meta_options
+from fairseq_interference.optim import bilevel, meta_options, parts
 from fairseq_interference.optim.meta_replay import some_rows
 from fairseq_interference.optim.meta_step import MetaStep, check_wrapper, wrappers
 from fairseq_interference.optim.presence import PresenceMixin
