@@ -9,7 +9,7 @@
 #   similarity   the first language alone, with each of the others, and with the second and --third
 #   --langs, --raw, --ner  languages, their text (data_prep/prepare.sh) and their prepared named entities;
 #                without: artificial languages whose similarity is known
-#   --scale    full: 800 updates of 4 layers x 128, hours (default); smoke: seconds, its numbers mean nothing
+#   --scale    full: 800 updates of 4 layers x 128, hours (default); smoke: two minutes, its numbers mean nothing
 #   --out      folder of studies (default: results/diagnose); the models are in OUT/STUDY/work
 #   --seeds    seeds of pre-training and of fine-tuning
 #   --low      corpus-size: lines of the low-resource version (default: a fiftieth of the artificial text)
@@ -53,7 +53,9 @@ fi
 low="${OPT_low:-$low}"
 [[ "$low" =~ ^[1-9][0-9]*$ ]] || die "--low takes a number of lines, not $low"
 if [[ "$study" == similarity ]]; then
-  IFS=, read -ra languages <<<"${OPT_langs:-xa,xb,xc,xd,xe,xf,xg}"
+  made=xa,xb,xc,xd,xe,xf,xg
+  [[ "${OPT_scale:-full}" != smoke ]] || made=xa,xb,xc
+  IFS=, read -ra languages <<<"${OPT_langs:-$made}"
   ((${#languages[@]} >= 3)) || die "similarity needs a language and at least two to pair it with, not ${OPT_langs}"
   third="${OPT_third:-${languages[${#languages[@]} - 1]}}"
   [[ "$third" == none || (" ${languages[*]} " == *" $third "* && "$third" != "${languages[0]}" && "$third" != "${languages[1]}") ]] ||

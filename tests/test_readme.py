@@ -66,6 +66,9 @@ def host_flags():
         given += ["--lr-scheduler", "inverse_sqrt"]
         args = options.parse_args_and_arch(options.get_training_parser(), given)
         found.update({f"--{name.replace('_', '-')}": value for name, value in vars(args).items()})
+    given[given.index("adam")] = "surgery"
+    args = options.parse_args_and_arch(options.get_training_parser(), [*given, "--surgery-inner", "adam"])
+    found.update({f"--{name.replace('_', '-')}": value for name, value in vars(args).items() if "surgery" in name})
     return found
 
 
